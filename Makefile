@@ -1,0 +1,67 @@
+# make run    set up, build, fetch SmolLM2-135M-Instruct once and answer PROMPT with it
+# make build  set up and build build/outrider
+# make test   everything the gate runs (.ci/run)
+# make soak   the long forms: fuzzing, identity schedules, gcc build
+# make kernels-static  a self-contained test program of the kernels, to carry to another processor
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+.PHONY: run build test soak test-sanitized gcc kernels-static format clean setup
+
+JOBS ?= 2
+PROMPT ?= Explain in two sentences why the sky is blue.
+-include build/toolchain.mk
+
+LAUNCHER := -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache
+# $(call configure,folder,flags): the toolchain file is read by the shell so that a fresh setup counts at once.
+configure = CXX=$$(sed -n 's/^CXX := //p' build/toolchain.mk) && CC=$$(sed -n 's/^CC := //p' build/toolchain.mk) && \
+  cmake -G Ninja -S . -B $(1) -DCMAKE_CXX_COMPILER=$$CXX -DCMAKE_C_COMPILER=$$CC $(LAUNCHER) $(2) >/dev/null
+
+setup:
+	@scripts/setup
+
+build: setup
+	@$(call configure,build,)
+	@ninja -C build -j $(JOBS) outrider
+
+run: build
+	@model=$$(scripts/fetch_model) && build/outrider run "$$model" "$(PROMPT)"
+
+# One order: cheap checks, program and unit tests, then the sanitized subset and short fuzz, then ctest's own summary.
+test: setup
+	@$(call configure,build,)
+	@ninja -C build -j $(JOBS)
+	@scripts/fetch_test_data
+	@$(MAKE) --no-print-directory test-sanitized
+	@ctest --test-dir build --output-on-failure --no-tests=error -j 1
+
+# Address and undefined-behaviour sanitizers over the rooms that parse, own memory or schedule; with clang, short fuzz.
+SANITIZED_ROOMS := base state weights text engine
+test-sanitized: setup
+	@$(call configure,build-sanitized,-DOUTRIDER_SANITIZE=address$(comma)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DOUTRIDER_RUST_TARGET_DIR=$(CURDIR)/build/rust -DOUTRIDER_FUZZ=$$([[ $$CXX == clang* ]] && echo ON || echo OFF))
+	@ninja -C build-sanitized -j $(JOBS) sanitized
+	@ctest --test-dir build-sanitized --output-on-failure --no-tests=error -j 1 -L sanitized
+comma := ,
+
+soak: test gcc
+	@OUTRIDER_SOAK=1 ctest --test-dir build --output-on-failure -L unit --timeout 7200
+	@OUTRIDER_SOAK=1 ctest --test-dir build-sanitized --output-on-failure -L sanitized --timeout 7200
+
+# The second compiler: builds with warnings as errors and passes the unit tests.
+gcc: setup
+	@cmake -G Ninja -S . -B build-gcc -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc $(LAUNCHER) \
+	  -DOUTRIDER_RUST_TARGET_DIR=$(CURDIR)/build/rust >/dev/null
+	@ninja -C build-gcc -j $(JOBS)
+	@ctest --test-dir build-gcc --output-on-failure -L unit
+
+kernels-static: setup
+	@$(call configure,build-static,-DOUTRIDER_STATIC=ON)
+	@ninja -C build-static -j $(JOBS) kernels_test
+	@echo build-static/kernels_test
+
+format: setup
+	@git ls-files -co --exclude-standard 'src/*.h' 'src/*.cpp' 'src/*.inc' 'fuzz/*.cpp' 'bench/*.cpp' | xargs clang-format-19 -i
+
+clean:
+	@rm -rf build build-sanitized build-gcc build-static
