@@ -1,0 +1,59 @@
+#include "base/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace outrider {
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  // O_NONBLOCK: opening a fifo must fail below, not wait for a writer.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0)
+    throw Error(ErrorKind::data, fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)),
+                "check the path and its permissions");
+  struct stat status{};
+  const bool regular = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  if (regular && status.st_size > 0) {
+    size_ = static_cast<std::size_t>(status.st_size);
+    void* memory = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    data_ = memory == MAP_FAILED ? nullptr : static_cast<const std::byte*>(memory);
+  }
+  const int map_error = errno;
+  close(descriptor);
+  if (!regular) throw Error(ErrorKind::data, fmt::format("{} is not a regular file", path.string()));
+  if (status.st_size > 0 && data_ == nullptr)
+    throw Error(ErrorKind::data, fmt::format("cannot map {}: {}", path.string(), std::strerror(map_error)));
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  MappedFile moved(std::move(other));
+  std::swap(path_, moved.path_);
+  std::swap(data_, moved.data_);
+  std::swap(size_, moved.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::drop_pages(std::size_t offset, std::size_t length) const noexcept {
+  if (data_ == nullptr || offset >= size_) return;
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t begin = offset / page * page;
+  const std::size_t end = length < size_ - offset ? (offset + length) / page * page : (size_ + page - 1) / page * page;
+  if (end > begin) madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+}  // namespace outrider

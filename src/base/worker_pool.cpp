@@ -1,0 +1,209 @@
+#include "base/worker_pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace outrider {
+namespace {
+
+using Task = std::function<void(std::int64_t, int)>;
+
+// Loops of a decode step follow each other within a few microseconds, steps within some tens: this long a worker stays
+// hot. Longer would burn a core between the tokens of a slow reader.
+constexpr auto kSpin = std::chrono::microseconds(50);
+// For this long a waiting thread only pauses; after it, it also yields, because then a thread that it waits for may be
+// queued on its core.
+constexpr auto kPauseOnly = std::chrono::microseconds(10);
+// Pauses between two looks at the clock (a pause is 10 to 140 cycles, a look about 25 ns).
+constexpr int kPausesPerLook = 16;
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected) {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+void futex_wake(std::atomic<std::uint32_t>& word, int threads) {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
+}
+
+// Returns true as soon as ready() holds, false after kSpin.
+template <class Ready>
+bool spin_until(Ready ready) {
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    for (int i = 0; i < kPausesPerLook; ++i) {
+      if (ready()) return true;
+      pause();
+    }
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited > kSpin) return ready();
+    if (waited > kPauseOnly) sched_yield();
+  }
+}
+
+#if defined(__x86_64__)
+constexpr std::uint32_t kControl = 0x1F80;      // all exceptions masked, half to even, no FTZ, no DAZ
+constexpr std::uint32_t kStickyFlags = 0x003F;  // set by ordinary arithmetic
+bool float_environment_holds() { return (_mm_getcsr() & ~kStickyFlags) == kControl; }
+#elif defined(__aarch64__)
+bool float_environment_holds() {
+  std::uint64_t fpcr = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(fpcr));
+  return fpcr == 0;
+}
+#else
+#error "set_float_environment: no floating-point control register known for this processor"
+#endif
+
+}  // namespace
+
+void set_float_environment() {
+#if defined(__x86_64__)
+  _mm_setcsr(kControl);
+#elif defined(__aarch64__)
+  asm volatile("msr fpcr, %0" ::"r"(std::uint64_t{0}));
+#endif
+}
+
+void check_float_environment() {
+  OUTRIDER_CHECK(float_environment_holds(), "this thread does not round half to even with subnormals kept");
+}
+
+// A loop is open while `remaining` > 0. A claim is one fetch_sub that saw a positive value: it makes its holder
+// responsible for one index, so the fields of the loop stay valid until that index is reported in `finished`. A thread
+// that comes late either claims an index of the loop then open or gets nothing; nobody waits for threads, only for
+// claimed indices.
+struct WorkerPool::Impl {
+  alignas(64) std::atomic<std::int64_t> remaining{0};
+  alignas(64) std::atomic<std::int64_t> finished{0};
+  std::atomic<std::uint32_t> caller_parked{0};
+  alignas(64) std::atomic<std::uint32_t> epoch{0};  // grows with every loop; parked workers wait on it
+  std::atomic<std::uint32_t> parked{0};
+  std::atomic<bool> stop{false};
+  std::atomic<bool> running{false};
+  const Task* task = nullptr;  // written only while no loop is open and every claim is reported
+  std::int64_t tasks = 0;
+  std::vector<std::jthread> workers;
+
+  explicit Impl(int threads) {
+    workers.reserve(static_cast<std::size_t>(threads - 1));
+    try {
+      for (int thread = 1; thread < threads; ++thread) workers.emplace_back([this, thread] { work(thread); });
+    } catch (const std::system_error& error) {
+      const std::size_t started = workers.size() + 1;
+      stop_workers();
+      throw Error(ErrorKind::runtime,
+                  fmt::format("the system started {} of {} threads: {}", started, threads, error.what()),
+                  "lower --threads");
+    }
+  }
+  ~Impl() { stop_workers(); }
+
+  void stop_workers() {
+    stop = true;
+    epoch.fetch_add(1);
+    futex_wake(epoch, INT_MAX);
+    workers.clear();  // joins
+  }
+
+  // Claims and runs indices until none is left, then reports them all at once.
+  void claim_and_run(int thread) noexcept {
+    std::int64_t done = 0;
+    std::int64_t total = 0;
+    for (;;) {
+      const std::int64_t left = remaining.fetch_sub(1, std::memory_order_acq_rel);
+      if (left <= 0) break;
+      total = tasks;
+      (*task)(total - left, thread);
+      ++done;
+    }
+    if (done == 0) return;
+    // From here on the caller may return and open the next loop: only atomics may be touched.
+    if (finished.fetch_add(done) + done == total && caller_parked.load() != 0) {
+      caller_parked = 0;
+      futex_wake(caller_parked, 1);
+    }
+  }
+
+  void work(int thread) noexcept {
+    pthread_setname_np(pthread_self(), fmt::format("outrider-{}", thread).c_str());
+    set_float_environment();
+    std::uint32_t seen = 0;
+    while (!stop.load(std::memory_order_acquire)) {
+      seen = epoch.load(std::memory_order_acquire);
+      claim_and_run(thread);
+      if (stop.load(std::memory_order_acquire)) return;
+      if (spin_until([&] { return epoch.load(std::memory_order_acquire) != seen; })) continue;
+      parked.fetch_add(1);
+      while (epoch.load() == seen) futex_wait(epoch, seen);
+      parked.fetch_sub(1);
+    }
+  }
+
+  void wait_for_finish() {
+    const auto all_finished = [this] { return finished.load(std::memory_order_acquire) == tasks; };
+    if (spin_until(all_finished)) return;
+    for (;;) {
+      caller_parked = 1;
+      if (finished.load() == tasks) break;
+      futex_wait(caller_parked, 1);
+    }
+    caller_parked = 0;
+  }
+};
+
+WorkerPool::WorkerPool(int threads) {
+  OUTRIDER_CHECK(threads >= 0, "{} threads", threads);
+  impl_ = std::make_unique<Impl>(threads == 0 ? default_threads() : threads);
+}
+
+WorkerPool::~WorkerPool() = default;
+
+int WorkerPool::threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
+
+void WorkerPool::run(std::int64_t tasks, const Task& task) {
+  OUTRIDER_CHECK(tasks >= 0, "{} tasks", tasks);
+  Impl& pool = *impl_;
+  OUTRIDER_CHECK(!pool.running.exchange(true, std::memory_order_acquire), "run() inside run() of the same pool");
+  if (!float_environment_holds()) set_float_environment();
+  if (pool.workers.empty() || tasks <= 1) {
+    [&]() noexcept {
+      for (std::int64_t index = 0; index < tasks; ++index) task(index, 0);
+    }();
+  } else {
+    pool.task = &task;
+    pool.tasks = tasks;
+    pool.finished.store(0, std::memory_order_relaxed);
+    pool.remaining.store(tasks, std::memory_order_release);
+    pool.epoch.fetch_add(1);
+    if (pool.parked.load() > 0) futex_wake(pool.epoch, static_cast<int>(std::min<std::int64_t>(tasks - 1, INT_MAX)));
+    pool.claim_and_run(0);
+    pool.wait_for_finish();
+  }
+  pool.running.store(false, std::memory_order_release);
+}
+
+}  // namespace outrider
