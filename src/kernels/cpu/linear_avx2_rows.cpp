@@ -1,0 +1,148 @@
+// AVX2: coding of input rows and unpacking of single weight rows (numerics.md sections 2 and 4).
+#ifdef __x86_64__
+
+#include "kernels/cpu/linear_avx2.h"
+
+namespace outrider::linear::avx2 {
+namespace {
+
+constexpr int kInfBits = 0x7f800000;
+constexpr int kTinyBits = (127 - 100) << 23;  // 2^-100
+constexpr float kLargestCode = 32767.0F;
+
+OUTRIDER_AVX2_INLINE __m256i magnitude_bits(const float* x) {
+  return _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)), _mm256_set1_epi32(0x7fffffff));
+}
+
+OUTRIDER_AVX2_INLINE int largest_of(__m256i v) {
+  __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
+  m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
+  return _mm_cvtsi128_si32(m);
+}
+
+OUTRIDER_AVX2_INLINE int sum_of(__m256i v) {
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1));
+  return _mm_cvtsi128_si32(s);
+}
+
+// Codes one group; the conversion rounds half to even under the engine's MXCSR. Returns the fault bits.
+OUTRIDER_AVX2_INLINE std::uint32_t code_group(const float* x, int group, std::int16_t* codes, float* s_and_sum) {
+  __m256i largest = _mm256_setzero_si256();
+  for (int i = 0; i < group; i += 16) {
+    largest = _mm256_max_epi32(largest, _mm256_max_epi32(magnitude_bits(x + i), magnitude_bits(x + i + 8)));
+  }
+  const int bits = largest_of(largest);
+  if (bits >= kInfBits || bits < kTinyBits) {
+    std::memset(codes, 0, static_cast<std::size_t>(group) * sizeof *codes);
+    const std::uint32_t s = bits >= kInfBits ? 0x7fc00000U : 0U;
+    std::memcpy(s_and_sum, &s, sizeof s);
+    s_and_sum[1] = 0.0F;
+    return bits >= kInfBits ? kFaultNonFinite : 0;
+  }
+  float a;
+  std::memcpy(&a, &bits, sizeof a);
+  const __m256 factor = _mm256_set1_ps(kLargestCode / a);
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i sum = _mm256_setzero_si256();
+  for (int i = 0; i < group; i += 16) {
+    const __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
+    const __m256i second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), factor));
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xD8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i), packed);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(packed, ones));
+  }
+  s_and_sum[0] = a / kLargestCode;
+  s_and_sum[1] = static_cast<float>(sum_of(sum));
+  return 0;
+}
+
+// Scale and bias of one row of a block.
+OUTRIDER_AVX2_INLINE float value_at(const std::byte* p, FloatType type) {
+  if (type == FloatType::f32) {
+    float value;
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  }
+  std::uint16_t raw;
+  std::memcpy(&raw, p, sizeof raw);
+  if (type == FloatType::f16) return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(raw)));
+  const std::uint32_t bits = static_cast<std::uint32_t>(raw) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Eight consecutive codes of a row: one word of 4-bit codes, two of 8-bit codes.
+template <int Bits>
+OUTRIDER_AVX2_INLINE __m256i eight_codes(const std::byte* words) {
+  int first;
+  std::memcpy(&first, words, sizeof first);
+  if constexpr (Bits == 4) {
+    const __m256i shifts = _mm256_setr_epi32(0, 16, 4, 20, 8, 24, 12, 28);
+    return _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(first), shifts), _mm256_set1_epi32(0xF));
+  } else {
+    int second;
+    std::memcpy(&second, words + 4 * PackedMatrix::kPanelRows, sizeof second);
+    const __m256i shifts = _mm256_setr_epi32(0, 16, 8, 24, 0, 16, 8, 24);
+    const __m256i both = _mm256_setr_epi32(first, first, first, first, second, second, second, second);
+    return _mm256_and_si256(_mm256_srlv_epi32(both, shifts), _mm256_set1_epi32(0xFF));
+  }
+}
+
+template <int Bits>
+OUTRIDER_AVX2 void unpack_affine(const PackedMatrix& w, std::int64_t strip, std::int64_t panel, std::int64_t lane,
+                                 float* y) {
+  constexpr std::int64_t kPanelRows = PackedMatrix::kPanelRows;
+  constexpr std::int64_t kEightCodes = Bits / 4 * kPanelRows * 4;  // bytes of a panel's words that hold eight codes
+  const std::size_t value_bytes = size_of(w.scale_type);
+  for (std::int64_t g = 0; g < w.groups(); ++g, y += w.group) {
+    const std::byte* block = w.data + w.offset(strip, g, panel);
+    const __m256 scale = _mm256_set1_ps(value_at(block + lane * value_bytes, w.scale_type));
+    const __m256 bias = _mm256_set1_ps(value_at(block + (kPanelRows + lane) * value_bytes, w.scale_type));
+    const std::byte* words = block + 2 * kPanelRows * value_bytes + 4 * lane;
+    for (int i = 0; i < w.group; i += 8, words += kEightCodes) {
+      _mm256_storeu_ps(y + i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight_codes<Bits>(words)), scale, bias));
+    }
+  }
+}
+
+OUTRIDER_AVX2 void unpack_dense(const PackedMatrix& w, std::int64_t strip, std::int64_t panel, std::int64_t lane,
+                                float* y) {
+  const std::byte* p = w.data + w.offset(strip, 0, panel) + static_cast<std::size_t>(lane) * size_of(w.scale_type);
+  const std::size_t step = static_cast<std::size_t>(w.panels_of(strip)) * w.block_bytes();
+  for (std::int64_t i = 0; i < w.k; ++i) y[i] = value_at(p + static_cast<std::size_t>(i) * step, w.scale_type);
+}
+
+}  // namespace
+
+OUTRIDER_AVX2 void code_rows(const float* x, std::int64_t ldx, std::int64_t k, int group, Range rows,
+                             const CodedRows& out, std::uint32_t* faults) {
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    std::uint32_t fault = 0;
+    for (std::int64_t g = 0; g < k / group; ++g) {
+      const std::int64_t at = g * out.rows + row;
+      fault |= code_group(x + row * ldx + g * group, group, out.codes + at * group, out.scales + at * 2);
+    }
+    faults[row] |= fault;
+  }
+}
+
+void unpack_row(const PackedMatrix& w, std::int64_t row, float* y) {
+  const std::int64_t strip = row / PackedMatrix::kStripRows;
+  const std::int64_t panel = row % PackedMatrix::kStripRows / PackedMatrix::kPanelRows;
+  const std::int64_t lane = row % PackedMatrix::kPanelRows;
+  if (w.kind == PackedKind::dense) {
+    unpack_dense(w, strip, panel, lane, y);
+  } else if (w.bits == 4) {
+    unpack_affine<4>(w, strip, panel, lane, y);
+  } else {
+    unpack_affine<8>(w, strip, panel, lane, y);
+  }
+}
+
+}  // namespace outrider::linear::avx2
+
+#endif  // __x86_64__

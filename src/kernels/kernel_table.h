@@ -1,0 +1,109 @@
+// The raw loops of the engine, one table per instruction set. numerics.md is the law: every table gives the bytes of
+// the portable one. Kernels work on pointers, allocate nothing, never throw and start no threads; shapes are checked
+// above, in device/. The caller splits work over tokens, strips, heads and chunks, never over K.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/packed_matrix.h"
+
+namespace outrider {
+
+enum class Isa { portable, avx2, avx512, avx512_vnni, amx, neon };
+enum class RopePairs : std::uint8_t { half_split, interleaved };
+
+// Fault bits of a token (numerics.md section 8), OR-ed by kernels.
+inline constexpr std::uint32_t kFaultNonFinite = 1;
+
+// 16-bit input codes of M rows for one group width G (numerics.md section 2). Borrowed buffers, 64-byte aligned.
+struct CodedRows {
+  std::int16_t* codes = nullptr;  // [K/G][M][G]
+  float* scales = nullptr;        // [K/G][M][2]: s, then float(sum of the codes)
+  std::int64_t rows = 0;          // M, the stride between groups
+};
+
+// Rows [begin, end) of something.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// Partial attention of one query and head over one absolute chunk of 512 keys (numerics.md section 5).
+inline constexpr std::int64_t kBlockKeys = 64;
+inline constexpr std::int64_t kChunkKeys = 512;
+
+// Queries that share one row's chunk of keys and one kv head. `q` is scaled by f32(D^-1/2) after RoPE already.
+struct AttendChunk {
+  const float* const* q = nullptr;         // [queries] pointers to [D]
+  const std::int64_t* last_key = nullptr;  // [queries] absolute index of the newest visible key (>= chunk_begin)
+  std::int64_t queries = 0;
+  std::int64_t chunk_begin = 0;                // multiple of 512
+  const std::byte* const* k_blocks = nullptr;  // [<= 8] blocks of the chunk: [D][64] of kv_type
+  const std::byte* const* v_blocks = nullptr;  // [<= 8] blocks of the chunk: [64][D] of kv_type
+  FloatType kv_type = FloatType::f16;          // f16, or f32 under --precision f32
+  std::int64_t head_width = 0;                 // D
+  float* m = nullptr;                          // [queries] out: running maximum
+  float* l = nullptr;                          // [queries] out: sum, already reduced by the tree
+  float* acc = nullptr;                        // [queries][D] out
+};
+
+struct KernelTable {
+  Isa isa = Isa::portable;
+
+  // --- Linear (numerics.md section 2). Leading dimensions ld* are in elements. ---
+  // Codes rows [range) of x [M, K]; faults[row] |= kFaultNonFinite for a row with a non-finite group.
+  void (*code_rows)(const float* x, std::int64_t ldx, std::int64_t k, int group, Range rows, const CodedRows& out,
+                    std::uint32_t* faults);
+  // y[row][o] = t for rows [rows) of the coded input and the outputs of strips [strips); w.kind affine.
+  void (*product)(const PackedMatrix& w, Range strips, const CodedRows& x, Range rows, float* y, std::int64_t ldy);
+  // The same for w.kind dense: one fma chain over K per output.
+  void (*dense_product)(const PackedMatrix& w, Range strips, const float* x, std::int64_t ldx, Range rows, float* y,
+                        std::int64_t ldy);
+  // Row `row` of w as f32 [K]: fma(float(q), scale, bias), or the dense value (embedding gather).
+  void (*unpack_row)(const PackedMatrix& w, std::int64_t row, float* y);
+
+  // --- Vectors ---
+  // y = (x*r)*w, r = 1/sqrt(sum/E + eps), the sum by 16 lanes and the tree (section 4). y may be x.
+  void (*rms_norm)(const float* x, const float* w, std::int64_t width, float eps, float* y);
+  void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* y);  // y = silu(gate)*up; y may be gate
+  void (*add)(const float* x, const float* y, std::int64_t n, float* z);           // z = x + y; z may be y
+  void (*scale)(const float* x, float factor, std::int64_t n, float* y);           // y = x*factor; y may be x
+
+  // --- RoPE (sections 1 and 4; models.md 2.2) ---
+  // cos[i] = f32(cos64(f64(f32(position)*inv_freq[i]))) * m (the f32 product only when m != 1), sin alike; i < half.
+  void (*rope_angles)(std::int64_t position, const float* inv_freq, std::int64_t half, float m, float* cos, float* sin);
+  // Rotates the first 2*half elements of one head vector in place.
+  void (*rope_rotate)(float* x, const float* cos, const float* sin, std::int64_t half, RopePairs pairs);
+
+  // --- KV rows and attention (section 5) ---
+  // Writes one position's k and v [D] into slot j (0..63) of its blocks. f16: rounded half to even, clamped to +-65504.
+  // Returns the number of clamped values; *fault |= kFaultNonFinite for a non-finite input.
+  std::int64_t (*store_kv)(const float* k, const float* v, std::int64_t head_width, std::int64_t j, FloatType kv_type,
+                           std::byte* k_block, std::byte* v_block, std::uint32_t* fault);
+  void (*attend_chunk)(const AttendChunk& work);
+  // Merges partial b (the later chunk) into a.
+  void (*attend_merge)(float* m_a, float* l_a, float* acc_a, float m_b, float l_b, const float* acc_b,
+                       std::int64_t head_width);
+  void (*attend_finish)(const float* acc, float l, std::int64_t head_width, float* o);  // o = acc/l
+
+  // --- Vocabulary (section 7) ---
+  // Per tile of 256 of z [V]: the maximum and the sum of exp(z - max) (16 lanes and the tree; 0 when all are -inf).
+  // tile_max, tile_sum: [ceil(V/256)], tiles [range) are written.
+  void (*logp_tiles)(const float* z, std::int64_t vocab, Range tiles, float* tile_max, float* tile_sum);
+  // The lowest index of the largest value; NaN is never chosen unless all are NaN (then 0). Sets *has_nan.
+  std::int64_t (*argmax)(const float* z, std::int64_t n, bool* has_nan);
+};
+
+// The table of an instruction set; nullptr where this build or this processor lacks it. `portable` always exists.
+const KernelTable* kernel_table(Isa isa);
+std::string_view name_of(Isa isa);
+
+// The table of the process: the best one of this processor, or the one OUTRIDER_ISA names, chosen at the first call.
+// Error (usage) when OUTRIDER_ISA names one that this build or machine lacks, or is no name at all.
+const KernelTable& kernels();
+// The choice itself: the table of that name, or the best one for an empty name.
+const KernelTable& choose_kernels(std::string_view name);
+
+}  // namespace outrider
