@@ -1,0 +1,80 @@
+// The Device of CPUs: numerics.md over one kernel table and one worker pool. Work is split over tokens, strips, heads,
+// chunks of keys and, where it ends in coding, over multiples of the group width; never over K. So bytes depend on
+// neither threads nor tiles.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/worker_pool.h"
+#include "device/device.h"
+
+namespace outrider {
+
+class CpuDevice final : public Device {
+ public:
+  // threads 0: default_threads().
+  CpuDevice(int threads, const KernelTable& kernels);
+
+  std::string_view name() const override { return name_; }
+  int threads() const override { return pool_.threads(); }
+  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override;
+
+  void embed(const PackedMatrix& table, std::span<const std::int32_t> ids, Tensor out) override;
+  void rms_norm(Tensor x, const float* w, float eps, Tensor out) override;
+  void linear(Tensor x, std::span<const LinearPart> parts, Arena& arena, std::uint32_t* faults) override;
+  void norm_linear(Tensor h, const float* w, float eps, std::span<const LinearPart> parts, Arena& arena,
+                   std::uint32_t* faults) override;
+  void swiglu(Tensor gate, Tensor up) override;
+  void swiglu_linear(Tensor gate, Tensor up, const LinearPart& part, Arena& arena, std::uint32_t* faults) override;
+  void rope_angles(const RaggedBatch& batch, std::span<const RowFrequencies> rows, RopeAngles out) override;
+  void rope_store(const AttentionShape& shape, const RopeAngles& angles, const RaggedBatch& batch,
+                  const KvLayout& layout, std::int64_t layer, Tensor q, Tensor k, Tensor v, std::uint32_t* faults,
+                  std::int64_t* clamps) override;
+  void attention(const AttentionShape& shape, const RaggedBatch& batch, const KvLayout& layout, std::int64_t layer,
+                 Tensor q, Tensor out, Arena& arena) override;
+  void gather(Tensor x, std::span<const std::int64_t> picks, Tensor out) override;
+  void log_normalizers(Tensor z, float* max, double* ln_sum) override;
+  void argmax(Tensor z, std::int32_t* ids, std::uint32_t* faults) override;
+
+  std::size_t linear_scratch_bytes(LinearOperation operation, std::int64_t tokens, std::int64_t width,
+                                   std::uint32_t forms) const override;
+  std::size_t attention_scratch_bytes(std::int64_t tokens, std::int64_t rows, const AttentionShape& shape,
+                                      std::int64_t context_tokens) const override;
+
+ private:
+  // Runs task(index, thread) for [0, tasks): a single task in the caller, without waking anybody. The pool gets a
+  // reference, so no call allocates.
+  template <class Task>
+  void parallel(std::int64_t tasks, Task&& task) {
+    if (tasks == 1) {
+      task(std::int64_t{0}, 0);
+    } else if (tasks > 1) {
+      pool_.run(tasks, std::ref(task));
+    }
+  }
+
+  class LinearWork;     // cpu_linear.cpp
+  class AttentionWork;  // cpu_attention.cpp
+
+  WorkerPool pool_;
+  const KernelTable& kernels_;
+  std::string name_;
+  // Of log_normalizers(): two floats per tile of 256 for 16 rows, at most a few hundred kB of the fixed allowance.
+  AlignedBuffer tiles_;
+};
+
+// The row of `batch` that owns flat token t.
+std::size_t row_of_token(const RaggedBatch& batch, std::int64_t token);
+
+// CHECKs that rows tile [0, T) in order and that their blocks cover their positions.
+void check_batch(const RaggedBatch& batch);
+
+// make_cpu_device() with a table of the caller's choice: identity tests over instruction sets.
+std::unique_ptr<Device> make_cpu_device(int threads, const KernelTable& kernels);
+
+}  // namespace outrider

@@ -1,0 +1,110 @@
+// Tensor views, the arena scratch comes from, and the ragged batch a step runs over.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "kernels/kernel_table.h"
+
+namespace outrider {
+
+// A borrowed f32 matrix [rows, width], row r at data + r*stride. Never stored beyond the step that made it.
+struct Tensor {
+  float* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  std::int64_t stride = 0;
+
+  float* row(std::int64_t r) const { return data + r * stride; }
+  // Columns [begin, begin + columns).
+  Tensor columns(std::int64_t begin, std::int64_t count) const { return {data + begin, rows, count, stride}; }
+  // Rows [begin, begin + count).
+  Tensor slice(std::int64_t begin, std::int64_t count) const { return {data + begin * stride, count, width, stride}; }
+};
+
+// Bytes Arena::take() moves by for a request of `bytes`: what plans add up.
+constexpr std::size_t arena_bytes(std::size_t bytes) {
+  return (bytes + AlignedBuffer::kLine - 1) / AlignedBuffer::kLine * AlignedBuffer::kLine;
+}
+
+// Scratch of one step: sized once from the model and the step limits (memory plan part "scratch"), handed out in
+// 64-byte aligned pieces, given back by scope. Running out is a bug in the plan: CHECK.
+class Arena {
+ public:
+  explicit Arena(std::size_t bytes) : buffer_(bytes, MemoryPart::scratch) {}
+
+  std::byte* take(std::size_t bytes) {
+    const std::size_t rounded = arena_bytes(bytes);
+    OUTRIDER_CHECK(used_ + rounded <= buffer_.size(), "arena of {} bytes, {} used, {} asked", buffer_.size(), used_,
+                   rounded);
+    std::byte* piece = buffer_.data() + used_;
+    used_ += rounded;
+    peak_ = used_ > peak_ ? used_ : peak_;
+    return piece;
+  }
+  template <class T>
+  T* take_of(std::int64_t count) {
+    return reinterpret_cast<T*>(take(static_cast<std::size_t>(count) * sizeof(T)));
+  }
+  Tensor tensor(std::int64_t rows, std::int64_t width) { return {take_of<float>(rows * width), rows, width, width}; }
+
+  std::size_t size() const { return buffer_.size(); }
+  std::size_t peak() const { return peak_; }
+
+  // Gives back what was taken since its construction.
+  class Scope {
+   public:
+    explicit Scope(Arena& arena) : arena_(arena), mark_(arena.used_) {}
+    ~Scope() { arena_.used_ = mark_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Arena& arena_;
+    std::size_t mark_;
+  };
+
+ private:
+  AlignedBuffer buffer_;
+  std::size_t used_ = 0;
+  std::size_t peak_ = 0;
+};
+
+// Where the planes of (layer, kv head) lie in one KV block of 64 positions, all attention layers of the model together:
+// [layer][kv head]{ K [D][64], V [64][D] } of `type` (numerics.md section 5).
+struct KvLayout {
+  std::int64_t layers = 0;      // attention layers
+  std::int64_t kv_heads = 0;    // K
+  std::int64_t head_width = 0;  // D
+  FloatType type = FloatType::f16;
+
+  std::size_t plane_bytes() const { return static_cast<std::size_t>(head_width * kBlockKeys) * size_of(type); }
+  std::size_t block_bytes() const { return static_cast<std::size_t>(layers * kv_heads) * 2 * plane_bytes(); }
+  std::size_t token_bytes() const { return block_bytes() / kBlockKeys; }
+  std::size_t k_offset(std::int64_t layer, std::int64_t head) const {
+    return static_cast<std::size_t>(layer * kv_heads + head) * 2 * plane_bytes();
+  }
+  std::size_t v_offset(std::int64_t layer, std::int64_t head) const { return k_offset(layer, head) + plane_bytes(); }
+};
+
+// One row of a ragged batch: flat tokens [begin, end) stand at absolute positions position, position+1, ...
+// `blocks` are the row's own KV blocks covering [0, position + end - begin), writable from `position` on.
+struct BatchRow {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t position = 0;
+  std::int64_t planned_tokens = 0;  // length S fixed at admission: dynamic and longrope choose by it (models.md 2.2)
+  std::span<std::byte* const> blocks;
+};
+
+// A step's input: T flat tokens cut into rows, no padding, no mask (design.md section 3). Borrowed.
+struct RaggedBatch {
+  std::span<const std::int32_t> tokens;
+  std::span<const BatchRow> rows;
+  std::int64_t size() const { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+}  // namespace outrider
