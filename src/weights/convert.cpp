@@ -1,0 +1,297 @@
+#include "weights/convert.h"
+
+#include <openssl/evp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "base/log.h"
+#include "weights/convert_plan.h"
+#include "weights/file_error.h"
+#include "weights/json_strict.h"
+#include "weights/quantized.h"
+#include "weights/safetensors_writer.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// Text files that belong to the model as they are.
+constexpr std::array<std::string_view, 10> kCopied{"generation_config.json",
+                                                   "tokenizer.json",
+                                                   "tokenizer_config.json",
+                                                   "special_tokens_map.json",
+                                                   "added_tokens.json",
+                                                   "vocab.json",
+                                                   "merges.txt",
+                                                   "tokenizer.model",
+                                                   "chat_template.jinja",
+                                                   "chat_template.json"};
+constexpr std::int64_t kChunkBytes = 8 << 20;  // of f32 values held while a matrix is converted
+
+// A directory that is removed unless it was renamed away.
+class TemporaryDirectory {
+ public:
+  explicit TemporaryDirectory(const fs::path& target)
+      : path_(target.parent_path() / fmt::format(".{}.{}.tmp", target.filename().string(), getpid())) {
+    std::error_code failed;
+    fs::remove_all(path_, failed);  // left by a killed process with the same id
+    if (!fs::create_directories(path_, failed) || failed)
+      throw Error(ErrorKind::runtime, fmt::format("cannot create {}: {}", path_.string(), failed.message()));
+  }
+  ~TemporaryDirectory() {
+    std::error_code failed;
+    if (!path_.empty()) fs::remove_all(path_, failed);
+  }
+  const fs::path& path() const { return path_; }
+  void publish(const fs::path& target) {
+    sync_directory(path_);
+    std::error_code failed;
+    fs::rename(path_, target, failed);
+    if (failed)
+      throw Error(ErrorKind::runtime,
+                  fmt::format("cannot rename {} to {}: {}", path_.string(), target.string(), failed.message()));
+    path_.clear();
+    sync_directory(target.parent_path());
+  }
+
+ private:
+  fs::path path_;
+};
+
+void check_cancelled(const ConvertOptions& options) {
+  if (options.cancelled && options.cancelled())
+    throw Error(ErrorKind::interrupted, "conversion cancelled; nothing was left behind");
+}
+
+// SHA-256 over the weight files in name order.
+std::string hash_of(const std::vector<fs::path>& files, const ConvertOptions& options) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  OUTRIDER_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
+  constexpr std::size_t kPiece = 16 << 20;
+  for (const fs::path& path : files) {
+    const MappedFile file(path);
+    const auto bytes = file.bytes();
+    for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+      check_cancelled(options);
+      const auto piece = bytes.subspan(at, std::min(kPiece, bytes.size() - at));
+      OUTRIDER_CHECK(EVP_DigestUpdate(context.get(), piece.data(), piece.size()) == 1);
+      file.drop_pages(at, piece.size());
+    }
+  }
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned length = 0;
+  OUTRIDER_CHECK(EVP_DigestFinal_ex(context.get(), digest.data(), &length) == 1);
+  std::string text;
+  for (unsigned i = 0; i < length; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
+}
+
+// Rows [begin, end) of a matrix in the form they are written in.
+struct RowsOut {
+  std::vector<std::byte> weight, scales, biases;
+};
+
+void quantize_row(const MatrixRows& rows, std::int64_t row, const ConvertStep& step, std::byte* weight,
+                  std::byte* scales, std::byte* biases) {
+  const auto k = static_cast<std::size_t>(rows.info.k);
+  std::vector<float> values(k);
+  read_row_f32(rows, row, values);
+  for (std::size_t j = 0; j < k; ++j)
+    if (!std::isfinite(values[j]))
+      throw Error(ErrorKind::data,
+                  fmt::format("{}: value [{}, {}] is {} and cannot be quantized", step.item.name, row, j, values[j]));
+  const auto group = static_cast<std::size_t>(step.item.group);
+  const std::size_t size = size_of(step.type);
+  std::vector<std::uint8_t> codes(k);
+  for (std::size_t g = 0; g < k / group; ++g) {
+    const AffineGroup made =
+        quantize_affine(std::span(values).subspan(g * group, group), step.item.bits, &codes[g * group]);
+    store_float(scales + g * size, step.type, made.scale);
+    store_float(biases + g * size, step.type, made.bias);
+    if (!std::isfinite(load_float(scales + g * size, step.type)) ||
+        !std::isfinite(load_float(biases + g * size, step.type)))
+      throw Error(ErrorKind::data, fmt::format("{}: scale {} or bias {} of row {} does not fit {}", step.item.name,
+                                               made.scale, made.bias, row, name_of(step.type)));
+  }
+  pack_codes(codes, step.item.bits, weight);
+}
+
+void convert_row(const MatrixRows& rows, std::int64_t row, const ConvertStep& step, std::byte* weight,
+                 std::byte* scales, std::byte* biases) {
+  if (step.item.requantized) return quantize_row(rows, row, step, weight, scales, biases);
+  if (rows.dense) return rows.dense(row, weight);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(rows.info.k));
+  rows.affine(row, codes.data(), scales, biases);
+  pack_codes(codes, step.item.bits, weight);
+}
+
+class Run {
+ public:
+  Run(const StoredModel& source, const ConvertDecisions& decisions, const ConvertOptions& options,
+      std::map<std::string, std::string> metadata)
+      : source_(source), decisions_(decisions), options_(options), metadata_(std::move(metadata)) {}
+
+  void write_weights(const fs::path& directory) {
+    const std::vector<std::size_t> ends = shard_ends();
+    json weight_map = json::object();
+    std::size_t begin = 0;
+    for (std::size_t shard = 0; shard < ends.size(); ++shard) {
+      const std::string name = ends.size() == 1
+                                   ? "model.safetensors"
+                                   : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, ends.size());
+      std::vector<StoredTensor> tensors;
+      for (std::size_t i = begin; i < ends[shard]; ++i)
+        for (const StoredTensor& t : decisions_.steps[i].outputs) {
+          tensors.push_back(t);
+          weight_map[t.name] = name;
+        }
+      SafetensorsWriter writer(directory / name, std::move(tensors), metadata_);
+      for (; begin < ends[shard]; ++begin) write_step(decisions_.steps[begin], writer);
+      writer.commit();
+    }
+    if (ends.size() == 1) return;
+    const json index{{"metadata", {{"total_size", decisions_.plan.bytes}}}, {"weight_map", weight_map}};
+    write_file_whole(directory / "model.safetensors.index.json", index.dump(2) + "\n");
+  }
+
+ private:
+  // One past the last step of each shard.
+  std::vector<std::size_t> shard_ends() const {
+    std::vector<std::size_t> ends;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < decisions_.steps.size(); ++i) {
+      const std::uint64_t next = decisions_.steps[i].item.bytes;
+      if (bytes > 0 && bytes + next > options_.max_shard_bytes) {
+        ends.push_back(i);
+        bytes = 0;
+      }
+      bytes += next;
+    }
+    ends.push_back(decisions_.steps.size());
+    return ends;
+  }
+
+  void write_step(const ConvertStep& step, SafetensorsWriter& writer) {
+    check_cancelled(options_);
+    if (step.is_matrix) {
+      write_matrix(step, writer);
+    } else {
+      const StoredModel::Values read = source_.values(step.item.name);
+      std::vector<std::byte> bytes(read.values.size() * size_of(step.type));
+      for (std::size_t i = 0; i < read.values.size(); ++i)
+        store_float(bytes.data() + i * size_of(step.type), step.type, read.values[i]);
+      writer.write(step.item.name, 0, bytes);
+    }
+    done_ += step.item.bytes;
+    if (options_.progress) options_.progress(done_, decisions_.plan.bytes);
+  }
+
+  void write_matrix(const ConvertStep& step, SafetensorsWriter& writer) {
+    const MatrixRows rows = source_.rows(step.item.name, -1);
+    if (rows.info.n == 0 || rows.info.k == 0) return;
+    const auto n = static_cast<std::uint64_t>(rows.info.n);
+    const StoredTensor& weight = step.outputs.back();
+    const std::uint64_t weight_row = weight.bytes / n;
+    const std::uint64_t scale_row = step.outputs.size() == 3 ? step.outputs[0].bytes / n : 0;
+    const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / (rows.info.k * 4));
+    RowsOut out;
+    for (std::int64_t begin = 0; begin < rows.info.n; begin += chunk) {
+      check_cancelled(options_);
+      const std::int64_t end = std::min(rows.info.n, begin + chunk);
+      out.weight.resize(static_cast<std::size_t>(end - begin) * weight_row);
+      out.scales.resize(static_cast<std::size_t>(end - begin) * scale_row);
+      out.biases.resize(out.scales.size());
+      run_tasks(options_.parallel, end - begin, [&](std::int64_t i) {
+        const auto at = static_cast<std::uint64_t>(i);
+        convert_row(rows, begin + i, step, out.weight.data() + at * weight_row, out.scales.data() + at * scale_row,
+                    out.biases.data() + at * scale_row);
+      });
+      const auto first = static_cast<std::uint64_t>(begin);
+      writer.write(weight.name, first * weight_row, out.weight);
+      if (scale_row > 0) {
+        writer.write(step.outputs[0].name, first * scale_row, out.biases);
+        writer.write(step.outputs[1].name, first * scale_row, out.scales);
+      }
+      if (rows.drop) rows.drop(begin, end);
+    }
+    if (rows.drop) rows.drop(0, rows.info.n);
+  }
+
+  const StoredModel& source_;
+  const ConvertDecisions& decisions_;
+  const ConvertOptions& options_;
+  std::map<std::string, std::string> metadata_;
+  std::uint64_t done_ = 0;
+};
+
+void check_target(const fs::path& target) {
+  std::error_code failed;
+  if (!fs::exists(fs::symlink_status(target, failed))) return;
+  if (!fs::is_directory(target, failed) || !fs::is_empty(target, failed))
+    throw Error(ErrorKind::usage, fmt::format("{} exists and is not an empty directory", target.string()),
+                "choose another target or remove it");
+}
+
+void check_space(const fs::path& directory, std::uint64_t bytes) {
+  constexpr std::uint64_t kText = 64u << 20;  // config, tokenizer, file system blocks
+  std::error_code failed;
+  const fs::space_info space = fs::space(directory, failed);
+  if (!failed && space.available < bytes + kText)
+    throw Error(ErrorKind::runtime,
+                fmt::format("{} has {} bytes free, the conversion needs {}", directory.string(), space.available,
+                            bytes + kText),
+                "free disk space or choose another target");
+}
+
+void write_texts(const StoredModel& source, const ConvertDecisions& decisions, const ConvertOptions& options,
+                 const fs::path& directory) {
+  write_file_whole(directory / "config.json", converted_config(source, decisions).dump(2) + "\n");
+  std::error_code failed;
+  const bool from_directory = fs::is_directory(source.path(), failed);
+  if (!from_directory && !source.generation_config().is_null())
+    write_file_whole(directory / "generation_config.json", source.generation_config().dump(2) + "\n");
+  if (from_directory)
+    for (const std::string_view name : kCopied)
+      if (fs::exists(source.path() / name, failed))
+        write_file_whole(directory / name, read_text_file(source.path() / name, 1u << 30));
+  for (const auto& [name, text] : options.extra_files) {
+    OUTRIDER_CHECK(name.find('/') == std::string::npos && !name.empty() && name[0] != '.', "extra file {}", name);
+    write_file_whole(directory / name, text);
+  }
+}
+
+}  // namespace
+
+ConvertResult convert(const fs::path& source_path, const fs::path& target_path, const ConvertOptions& options) {
+  fs::path target = fs::absolute(target_path).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();
+  check_target(target);
+  const auto source = open_stored_model(source_path, options.gguf);
+  const ConvertDecisions decisions = decide_convert(*source, options);
+  check_cancelled(options);
+  std::error_code failed;
+  fs::create_directories(target.parent_path(), failed);
+  if (failed)
+    throw Error(ErrorKind::runtime,
+                fmt::format("cannot create {}: {}", target.parent_path().string(), failed.message()));
+  check_space(target.parent_path(), decisions.plan.bytes);
+  TemporaryDirectory temporary(target);
+  Run run(*source, decisions, options,
+          {{"format", "mlx"},
+           {"outrider.layout", "mlx"},
+           {"outrider.source_sha256", hash_of(source->weight_paths(), options)}});
+  run.write_weights(temporary.path());
+  write_texts(*source, decisions, options, temporary.path());
+  check_cancelled(options);
+  temporary.publish(target);
+  return {target, decisions.plan.tensors, decisions.plan.bytes, decisions.plan.bits_per_weight};
+}
+
+}  // namespace outrider

@@ -1,0 +1,79 @@
+// A model on disk, whatever its form (directory of safetensors in HF or MLX layout, or a GGUF file), read as modules
+// with canonical Hugging Face names (models.md sections 1 and 1.12). Headers are read and checked at open; tensor data
+// only when a module is loaded, after which its source pages are dropped.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/memory.h"
+#include "kernels/packed_matrix.h"
+
+namespace outrider {
+
+// `packed`: as stored (affine codes into affine panels, floats into dense panels of their own type).
+// `f32`: everything dequantized to f32 dense panels: the reference path of `--precision f32`.
+enum class Precision { packed, f32 };
+
+// An owned packed matrix; `view.data` points into `storage`.
+struct PackedWeight {
+  PackedMatrix view;
+  AlignedBuffer storage;
+};
+
+// What the headers say of one weight matrix [n, k] ("model.layers.0.mlp.gate_proj").
+struct ModuleInfo {
+  PackedKind kind = PackedKind::dense;
+  FloatType type = FloatType::f32;  // affine: of scale and bias as they will be packed; dense: of the values
+  int bits = 0;                     // affine: as stored, 1..8 (packed into 4 or 8)
+  int group = 0;
+  std::int64_t n = 0, k = 0;
+  bool has_bias = false;  // an additive <path>.bias [n]
+};
+
+// Calls task(i) for i in [0, count), on any threads, and returns when all are done. The tasks given to it never throw.
+using ParallelFor = std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& task)>;
+
+// The shape and panel parameters this module will have once packed (data == nullptr). One rule for plan and load.
+PackedMatrix packed_form(const ModuleInfo& module, Precision precision);
+
+class ModelSource {
+ public:
+  virtual ~ModelSource() = default;
+
+  // The model's config.json (for GGUF: the equivalent built from its metadata), and generation_config.json or null.
+  virtual const nlohmann::json& config() const = 0;
+  virtual const nlohmann::json& generation_config() const = 0;
+  virtual const std::filesystem::path& path() const = 0;
+  virtual std::uint64_t stored_bytes() const = 0;  // sum of the tensor data on disk
+
+  // Canonical tensor names that exist, e.g. "model.norm.weight", for the registry's completeness check.
+  virtual bool has(std::string_view tensor) const = 0;
+  // Error (data) that names the module when it is missing or misshapen (an expected n or k of -1 is not checked).
+  virtual ModuleInfo module(std::string_view path, std::int64_t n, std::int64_t k) const = 0;
+  virtual PackedWeight load_matrix(std::string_view path, std::int64_t n, std::int64_t k, Precision precision) = 0;
+  // Packing then runs on these threads (default: the caller's). load_matrix and load_vector may also be called from
+  // several threads at once.
+  virtual void set_parallel_for(ParallelFor) {}
+  // A float tensor [n] as f32 (norm weights, additive biases); finite, else Error (data).
+  virtual AlignedBuffer load_vector(std::string_view tensor, std::int64_t n) = 0;
+  // Names neither loaded nor asked about by module()/load_*, sorted. The model refuses to load unless each is on the
+  // family's drop list (models.md 1.5).
+  virtual std::vector<std::string> unused_tensors() const = 0;
+};
+
+// Opens a model directory or a .gguf file. Error (data) on every fault of models.md 1.4 to 1.7 and 1.11.
+std::unique_ptr<ModelSource> open_model_source(const std::filesystem::path& path);
+
+// MODEL of the command line: a directory, a .gguf file, an org/name in the local Hugging Face cache, or a substring
+// that matches exactly one model of the cache directories (serving.md 1.1). Ambiguity: Error (usage) listing
+// candidates; none: Error (data) saying where was looked.
+std::filesystem::path resolve_model(std::string_view model);
+
+}  // namespace outrider

@@ -1,0 +1,268 @@
+// A model directory in HF or MLX layout as a ModelSource.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "base/log.h"
+#include "weights/checkpoint.h"
+#include "weights/file_error.h"
+#include "weights/json_strict.h"
+#include "weights/quantization_map.h"
+#include "weights/quantized.h"
+#include "weights/stored_model.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<FloatType> float_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::F32:
+      return FloatType::f32;
+    case Dtype::F16:
+      return FloatType::f16;
+    case Dtype::BF16:
+      return FloatType::bf16;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Encodings of other tools, by the names of their tensors.
+struct Foreign {
+  std::string_view suffix;
+  std::string_view name;
+};
+constexpr std::array<Foreign, 4> kForeign{{{".weight_scale_inv", "FP8 blocks"},
+                                           {".qweight", "AWQ or GPTQ"},
+                                           {".weight_packed", "compressed-tensors"},
+                                           {".weight_scale", "FP8 (compressed-tensors)"}}};
+
+// The single (bits, group) that agrees with the columns of weight and scales, and with the width if known.
+std::string fitting_parameters(std::int64_t weight_cols, std::int64_t scale_cols, std::int64_t k) {
+  std::string found;
+  int count = 0;
+  for (const int bits : {2, 3, 4, 5, 6, 8})
+    for (const int group : {32, 64, 128}) {
+      if (weight_cols * 32 != scale_cols * group * bits || (k >= 0 && scale_cols * group != k)) continue;
+      found = fmt::format("; only {} bits, group {} fit", bits, group);
+      ++count;
+    }
+  return count == 1 ? found : "";
+}
+
+class SafetensorsModel final : public StoredModel {
+ public:
+  explicit SafetensorsModel(const fs::path& directory)
+      : StoredModel(directory),
+        checkpoint_((read_configs(), directory)),
+        map_(QuantizationMap::from_config(config_, config_path())) {
+    for (const auto& [name, tensor] : checkpoint_.tensors())
+      for (const Foreign& foreign : kForeign)
+        if (name.ends_with(foreign.suffix))
+          throw tensor_error(directory.string(), name,
+                             fmt::format("is of the {} encoding, not available in this version", foreign.name),
+                             "take the float (bf16) checkpoint or an MLX or GGUF copy of this model");
+    for (const auto& [path, parameters] : map_.overrides())
+      if (parameters && checkpoint_.find(path + ".scales") == nullptr)
+        log(LogLevel::info, "{}: quantization override for {} ignored: it has no scales", directory.string(),
+            in_quotes(path));
+  }
+
+  std::uint64_t stored_bytes() const override { return checkpoint_.tensor_bytes(); }
+  bool has(std::string_view tensor) const override { return checkpoint_.find(tensor) != nullptr; }
+  std::vector<NamedShape> tensors() const override {
+    std::vector<NamedShape> out;
+    for (const auto& [name, found] : checkpoint_.tensors()) out.push_back({name, found.tensor->shape});
+    return out;
+  }
+  std::vector<fs::path> weight_paths() const override { return checkpoint_.files(); }
+  MatrixRows rows(std::string_view path, std::int64_t k) const override;
+  Values values(std::string_view tensor) const override;
+
+ private:
+  std::string config_path() const { return (path_ / "config.json").string(); }
+  // Runs before the weights are opened, so that a wrong directory is named by its missing config.
+  void read_configs();
+  const CheckpointTensor& matrix(const std::string& name) const;
+  MatrixRows affine_rows(const std::string& path, const CheckpointTensor& weight, QuantizationParameters parameters,
+                         std::int64_t k) const;
+  MatrixRows mxfp8_rows(const std::string& path, const CheckpointTensor& weight) const;
+  MatrixRows dense_rows(const CheckpointTensor& weight, FloatType type) const;
+
+  Checkpoint checkpoint_;
+  QuantizationMap map_;
+};
+
+void SafetensorsModel::read_configs() {
+  config_ = read_json_file(path_ / "config.json");
+  if (!config_.is_object())
+    throw file_error(config_path(), fmt::format("is {}, not a JSON object", config_.type_name()));
+  const fs::path generation = path_ / "generation_config.json";
+  std::error_code failed;
+  if (!fs::exists(generation, failed)) return;
+  try {
+    generation_config_ = read_json_file(generation);
+    if (!generation_config_.is_object()) throw file_error(generation.string(), "is not a JSON object");
+  } catch (const Error& error) {
+    log(LogLevel::warning, "{}; ignored", error.what());
+    generation_config_ = nullptr;
+  }
+}
+
+const CheckpointTensor& SafetensorsModel::matrix(const std::string& name) const {
+  const CheckpointTensor* found = checkpoint_.find(name);
+  if (found == nullptr) throw missing(name);
+  if (found->tensor->shape.size() != 2)
+    throw tensor_error(path_.string(), name, fmt::format("is {}, not a matrix", shape_text(found->tensor->shape)));
+  return *found;
+}
+
+MatrixRows SafetensorsModel::rows(std::string_view path, std::int64_t k) const {
+  const std::string module(path);
+  const CheckpointTensor& weight = matrix(module + ".weight");
+  const Dtype dtype = weight.tensor->dtype;
+  MatrixRows out;
+  if (checkpoint_.find(module + ".scales") != nullptr) {
+    const QuantizationParameters parameters = map_.parameters(module);
+    if (dtype != Dtype::U32)
+      throw tensor_error(path_.string(), module + ".weight",
+                         fmt::format("is {}, quantized weights are U32", name_of(dtype)));
+    switch (parameters.mode) {
+      case QuantizationMode::affine:
+        out = affine_rows(module, weight, parameters, k);
+        break;
+      case QuantizationMode::mxfp8:
+        out = mxfp8_rows(module, weight);
+        break;
+      default:
+        throw tensor_error(path_.string(), module + ".weight",
+                           fmt::format("mode {} is not available in this version", name_of(parameters.mode)),
+                           "take an affine (4 or 8 bit) or float copy of this model");
+    }
+  } else {
+    const auto type = float_type(dtype);
+    if (!type)
+      throw tensor_error(
+          path_.string(), module + ".weight",
+          fmt::format("is {} without {}.scales (accepted without scales: F16, BF16, F32)", name_of(dtype), module));
+    out = dense_rows(weight, *type);
+  }
+  out.info.has_bias = checkpoint_.find(module + ".bias") != nullptr;
+  return out;
+}
+
+MatrixRows SafetensorsModel::affine_rows(const std::string& path, const CheckpointTensor& weight,
+                                         QuantizationParameters parameters, std::int64_t k) const {
+  const CheckpointTensor& scales = matrix(path + ".scales");
+  const CheckpointTensor& biases = matrix(path + ".biases");
+  const auto type = float_type(scales.tensor->dtype);
+  if (!type || biases.tensor->dtype != scales.tensor->dtype || biases.tensor->shape != scales.tensor->shape)
+    throw tensor_error(path_.string(), path + ".scales",
+                       fmt::format("scales {} {}, biases {} {} (accepted: the same shape and one of F16, BF16, F32)",
+                                   name_of(scales.tensor->dtype), shape_text(scales.tensor->shape),
+                                   name_of(biases.tensor->dtype), shape_text(biases.tensor->shape)));
+  const std::int64_t n = weight.tensor->shape[0], weight_cols = weight.tensor->shape[1],
+                     scale_cols = scales.tensor->shape[1];
+  const std::int64_t width = scale_cols * parameters.group;
+  if (scales.tensor->shape[0] != n || weight_cols * 32 != width * parameters.bits || (k >= 0 && width != k))
+    throw tensor_error(
+        path_.string(), path + ".weight",
+        fmt::format("weight {} and scales {} do not fit {} bits, group {}{}{}", shape_text(weight.tensor->shape),
+                    shape_text(scales.tensor->shape), parameters.bits, parameters.group,
+                    k >= 0 ? fmt::format(" at width {}", k) : "", fitting_parameters(weight_cols, scale_cols, k)),
+        "correct \"quantization\" in config.json");
+  AffineMatrix memory{parameters.bits, parameters.group, *type, n, width, nullptr, nullptr, nullptr};
+  memory.weight = weight.file->bytes(*weight.tensor).data();
+  memory.scales = scales.file->bytes(*scales.tensor).data();
+  memory.biases = biases.file->bytes(*biases.tensor).data();
+  MatrixRows out = rows_of(memory);
+  out.affine = [read = std::move(out.affine), memory, path, origin = path_.string()](
+                   std::int64_t row, std::uint8_t* codes, std::byte* row_scales, std::byte* row_biases) {
+    read(row, codes, row_scales, row_biases);
+    const std::size_t size = size_of(memory.type);
+    for (std::int64_t g = 0; g < memory.k / memory.group; ++g)
+      if (!std::isfinite(load_float(row_scales + g * size, memory.type)) ||
+          !std::isfinite(load_float(row_biases + g * size, memory.type)))
+        throw tensor_error(origin, path + ".scales",
+                           fmt::format("scale or bias of row {}, group {} is not finite", row, g));
+  };
+  out.drop = [weight, scales, biases, n](std::int64_t begin, std::int64_t end) {
+    for (const CheckpointTensor* t : {&weight, &scales, &biases}) {
+      const std::uint64_t row_bytes = t->tensor->bytes / static_cast<std::uint64_t>(n);
+      t->file->drop(*t->tensor, static_cast<std::uint64_t>(begin) * row_bytes,
+                    static_cast<std::uint64_t>(end) * row_bytes);
+    }
+  };
+  return out;
+}
+
+// mxfp8 runs as dense (numerics.md 2): e4m3 * 2^e has 4 significant bits, so bf16 holds it unless the exponent is
+// extreme.
+MatrixRows SafetensorsModel::mxfp8_rows(const std::string& path, const CheckpointTensor& weight) const {
+  const CheckpointTensor& scales = matrix(path + ".scales");
+  const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1] * 4;
+  constexpr int kGroup = group_of(FpMode::mxfp8);
+  if (scales.tensor->dtype != Dtype::U8 || scales.tensor->shape != std::vector<std::int64_t>{n, k / kGroup} ||
+      k % kGroup != 0)
+    throw tensor_error(path_.string(), path + ".scales",
+                       fmt::format("is {} {} (mxfp8 needs U8 [{}, {}])", name_of(scales.tensor->dtype),
+                                   shape_text(scales.tensor->shape), n, k / kGroup));
+  MatrixRows out;
+  out.info = {PackedKind::dense, FloatType::bf16, 0, 0, n, k, false};
+  out.dense = [codes = weight.file->bytes(*weight.tensor), exponents = scales.file->bytes(*scales.tensor), k, path,
+               origin = path_.string()](std::int64_t row, std::byte* values) {
+    std::vector<float> decoded(static_cast<std::size_t>(k));
+    dequantize_fp(FpMode::mxfp8, codes.data() + row * k, exponents.data() + row * (k / kGroup), 0.0f, decoded);
+    for (std::int64_t j = 0; j < k; ++j) {
+      const std::uint16_t bits = bf16_from_f32(decoded[static_cast<std::size_t>(j)]);
+      if (!(f32_from_bf16(bits) == decoded[static_cast<std::size_t>(j)]) ||
+          !std::isfinite(decoded[static_cast<std::size_t>(j)]))
+        throw tensor_error(origin, path + ".weight",
+                           fmt::format("value [{}, {}] is not finite or below the range of bf16", row, j));
+      std::memcpy(values + 2 * j, &bits, 2);
+    }
+  };
+  out.drop = [weight, n](std::int64_t begin, std::int64_t end) {
+    const std::uint64_t row_bytes = weight.tensor->bytes / static_cast<std::uint64_t>(n);
+    weight.file->drop(*weight.tensor, static_cast<std::uint64_t>(begin) * row_bytes,
+                      static_cast<std::uint64_t>(end) * row_bytes);
+  };
+  return out;
+}
+
+MatrixRows SafetensorsModel::dense_rows(const CheckpointTensor& weight, FloatType type) const {
+  const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1];
+  MatrixRows out = rows_of(DenseMatrix{type, n, k, weight.file->bytes(*weight.tensor).data()});
+  out.drop = [weight, row_bytes = static_cast<std::uint64_t>(k) * size_of(type)](std::int64_t begin, std::int64_t end) {
+    weight.file->drop(*weight.tensor, static_cast<std::uint64_t>(begin) * row_bytes,
+                      static_cast<std::uint64_t>(end) * row_bytes);
+  };
+  return out;
+}
+
+StoredModel::Values SafetensorsModel::values(std::string_view tensor) const {
+  const CheckpointTensor* found = checkpoint_.find(tensor);
+  if (found == nullptr) throw missing(tensor);
+  const auto type = float_type(found->tensor->dtype);
+  if (!type)
+    throw tensor_error(path_.string(), tensor,
+                       fmt::format("is {} (accepted: F16, BF16, F32)", name_of(found->tensor->dtype)));
+  const auto bytes = found->file->bytes(*found->tensor);
+  Values out{*type, found->tensor->shape, std::vector<float>(bytes.size() / size_of(*type))};
+  for (std::size_t i = 0; i < out.values.size(); ++i)
+    out.values[i] = load_float(bytes.data() + i * size_of(*type), *type);
+  found->file->drop(*found->tensor, 0, found->tensor->bytes);
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<StoredModel> open_safetensors_model(const fs::path& directory) {
+  return std::make_unique<SafetensorsModel>(directory);
+}
+
+}  // namespace outrider

@@ -1,0 +1,77 @@
+#include "weights/stored_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "weights/file_error.h"
+
+namespace outrider {
+
+namespace fs = std::filesystem;
+
+Error StoredModel::missing(std::string_view tensor) const { return tensor_error(path_.string(), tensor, "is missing"); }
+
+void StoredModel::mark_used(std::string_view tensor) const {
+  const std::lock_guard guard(lock_);
+  used_.emplace(tensor);
+}
+
+MatrixRows StoredModel::checked_rows(std::string_view path, std::int64_t n, std::int64_t k) const {
+  MatrixRows found = rows(path, k);
+  const ModuleInfo& info = found.info;
+  if ((n >= 0 && info.n != n) || (k >= 0 && info.k != k)) {
+    const auto side = [](std::int64_t wanted) { return wanted < 0 ? std::string("any") : fmt::format("{}", wanted); };
+    throw tensor_error(path_.string(), std::string(path) + ".weight",
+                       fmt::format("is [{}, {}], the config implies [{}, {}]", info.n, info.k, side(n), side(k)));
+  }
+  for (const char* part : {".weight", ".scales", ".biases"}) mark_used(std::string(path) + part);
+  return found;
+}
+
+ModuleInfo StoredModel::module(std::string_view path, std::int64_t n, std::int64_t k) const {
+  const ModuleInfo info = checked_rows(path, n, k).info;
+  if (info.has_bias) mark_used(std::string(path) + ".bias");
+  return info;
+}
+
+PackedWeight StoredModel::load_matrix(std::string_view path, std::int64_t n, std::int64_t k, Precision precision) {
+  return pack(checked_rows(path, n, k), precision, parallel_);
+}
+
+AlignedBuffer StoredModel::load_vector(std::string_view tensor, std::int64_t n) {
+  const Values read = values(tensor);
+  if (read.shape != std::vector<std::int64_t>{n})
+    throw tensor_error(path_.string(), tensor,
+                       fmt::format("is {}, the config implies [{}]", shape_text(read.shape), n));
+  for (std::size_t i = 0; i < read.values.size(); ++i)
+    if (!std::isfinite(read.values[i]))
+      throw tensor_error(path_.string(), tensor, fmt::format("value {} is {} (accepted: finite)", i, read.values[i]));
+  mark_used(tensor);
+  AlignedBuffer out(read.values.size() * sizeof(float), MemoryPart::weights);
+  std::copy(read.values.begin(), read.values.end(), out.as<float>().begin());
+  return out;
+}
+
+std::vector<std::string> StoredModel::unused_tensors() const {
+  std::vector<std::string> unused;
+  const std::lock_guard guard(lock_);
+  for (NamedShape& tensor : tensors())
+    if (!used_.contains(tensor.name)) unused.push_back(std::move(tensor.name));
+  return unused;
+}
+
+std::unique_ptr<StoredModel> open_stored_model(const fs::path& path, const GgufImport& import) {
+  std::error_code failed;
+  if (fs::is_directory(path, failed)) return open_safetensors_model(path);
+  if (!fs::exists(path, failed))
+    throw Error(ErrorKind::data, fmt::format("{} does not exist", path.string()),
+                "a model is a directory or a .gguf file");
+  if (path.extension() == ".safetensors")
+    throw file_error(path.string(), "is one weight file, a model needs its config.json too",
+                     "give the directory that holds it");
+  return open_gguf_model(path, import);
+}
+
+std::unique_ptr<ModelSource> open_model_source(const fs::path& path) { return open_stored_model(path, GgufImport()); }
+
+}  // namespace outrider
