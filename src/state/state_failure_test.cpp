@@ -1,0 +1,171 @@
+// runtime.md 1.6: a failure at every allocation and every fallible call of each operation; the error surfaces, owners
+// are unchanged, and the balance of live allocations is zero.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+
+#include "base/counted_new.h"
+#include "base/memory.h"
+#include "state/row_group.h"
+#include "state/test_rows.h"
+
+namespace outrider {
+namespace {
+
+using Group = RowGroup<KvRow>;
+
+class StateFailure : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!kHeapIsCounted) GTEST_SKIP() << "operator new is not counted under this sanitizer";
+  }
+  // Runs `operation` with the plan's failure. After a failure all that it allocated must be gone, KV blocks included;
+  // only vectors of a row that were empty before may have got their room (`grown_vectors`). The caller makes its owners
+  // afresh for every plan: room left by an earlier attempt would hide points of a later one.
+  bool finished(FailurePlan& plan, const std::function<void()>& operation, std::int64_t grown_vectors = 0) {
+    pool_.trim();  // else the pool serves blocks without allocating
+    const std::int64_t used = pool_.used_blocks();
+    const std::size_t kv_bytes = memory_use(MemoryPart::kv).now_bytes;
+    const std::int64_t heap = live_heap_blocks();
+    if (plan.run(operation)) return true;
+    pool_.trim();
+    EXPECT_LE(live_heap_blocks(), heap + grown_vectors) << plan.point();
+    EXPECT_EQ(pool_.used_blocks(), used) << plan.point();
+    EXPECT_EQ(memory_use(MemoryPart::kv).now_bytes, kv_bytes) << plan.point();
+    return false;
+  }
+  KvRow row_of(const RowModel& ids) {
+    KvRow row(pool_);
+    append_ids(row, layout_, ids);
+    return row;
+  }
+  bool holds(const KvRow& row, const RowModel& ids) { return outrider::holds(row, layout_, ids); }
+
+  KvLayout layout_ = test_layout();
+  KvPool pool_{layout_, 64};
+};
+
+// Points of one block that the pool has to make: the block and its buffer; small buffers come from aligned_alloc.
+constexpr std::int64_t kBlockPoints = 2;
+// Points of a new row: its insides and its two vectors.
+constexpr std::int64_t kRowPoints = 3;
+
+TEST_F(StateFailure, ReserveLeavesTheRow) {
+  const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+    KvRow row = row_of(ids_from(1, 70));
+    const KvRow twin = row.clone();  // so that reserve copies a block, too
+    const bool done = finished(plan, [&] { row.reserve(200); });
+    EXPECT_TRUE(holds(row, ids_from(1, 70)));
+    EXPECT_TRUE(holds(twin, ids_from(1, 70)));
+    EXPECT_EQ(row.blocks().size(), done ? 5u : 2u);
+    EXPECT_EQ(row.blocks()[1] == twin.blocks()[1], !done);
+  });
+  EXPECT_EQ(failures, 1 + 2 + 4 * kBlockPoints);  // the call, two vectors, three new blocks and a copied one
+}
+
+TEST_F(StateFailure, AppendToAnEmptyRowLeavesIt) {
+  const TestPlanes planes = test_planes(layout_, ids_from(1, 70));
+  const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+    KvRow row(pool_);
+    const bool done = finished(plan, [&] { row.append(planes.k, planes.v, 70); }, 2);
+    EXPECT_TRUE(holds(row, done ? ids_from(1, 70) : RowModel{}));
+  });
+  EXPECT_EQ(failures, 1 + 2 + 2 * kBlockPoints);
+}
+
+TEST_F(StateFailure, PrefixAndExtractLeaveTheRow) {
+  const KvRow row = row_of(ids_from(1, 150));
+  const std::int64_t prefix_failures = for_every_failure([&](FailurePlan& plan) {
+    finished(plan, [&] { const KvRow head = row.prefix(100); });
+    EXPECT_TRUE(holds(row, ids_from(1, 150)));
+  });
+  EXPECT_EQ(prefix_failures, kRowPoints);
+  const std::int64_t extract_failures = for_every_failure([&](FailurePlan& plan) {
+    finished(plan, [&] { const KvRow copy = row.extract(); });
+    EXPECT_TRUE(holds(row, ids_from(1, 150)));
+  });
+  EXPECT_EQ(extract_failures, kRowPoints + 3 * kBlockPoints);
+}
+
+TEST_F(StateFailure, MergeLeavesSourcesAndTarget) {
+  const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+    const KvRow late = row_of(ids_from(400, 10));
+    Group group;
+    group.merge_rows({row_of(ids_from(1, 70)), row_of(ids_from(200, 3))});
+    const bool done = finished(plan, [&] { group.merge_rows({group, late}); });
+    ASSERT_EQ(group.row_count(), done ? 3 : 2);
+    EXPECT_TRUE(holds(group.row(0), ids_from(1, 70)));
+    EXPECT_TRUE(holds(group.row(1), ids_from(200, 3)));
+    EXPECT_TRUE(holds(late, ids_from(400, 10)));
+  });
+  EXPECT_EQ(failures, 1 + 1 + 3 * kRowPoints + 1);  // the call, the new rows' vector, the rows, the change
+}
+
+TEST_F(StateFailure, FilterLeavesTheGroup) {
+  const std::int64_t keep[] = {2, 0};
+  const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+    Group group;
+    group.merge_rows({row_of(ids_from(1, 70)), row_of(ids_from(200, 3)), row_of(ids_from(300, 3))});
+    const bool done = finished(plan, [&] { group.filter_rows(keep); });
+    ASSERT_EQ(group.row_count(), done ? 2 : 3);
+    EXPECT_TRUE(holds(group.row(0), done ? ids_from(300, 3) : ids_from(1, 70)));
+    EXPECT_TRUE(holds(group.row(1), done ? ids_from(1, 70) : ids_from(200, 3)));
+  });
+  EXPECT_EQ(failures, 5);  // the call, the names seen, the change, its indices, its rows
+}
+
+TEST_F(StateFailure, ExtractRowLeavesTheGroup) {
+  Group group;
+  group.merge_rows({row_of(ids_from(1, 70))});
+  const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+    finished(plan, [&] { const KvRow copy = group.extract_row(0); });
+    EXPECT_TRUE(holds(group.row(0), ids_from(1, 70)));
+  });
+  EXPECT_EQ(failures, kRowPoints + 2 * kBlockPoints);
+}
+
+TEST_F(StateFailure, AnAppendThatFailsInsideARoundRollsBackToItsBegin) {
+  const TestPlanes planes = test_planes(layout_, ids_from(900, 3));
+  const std::array<std::int64_t, 2> keep_none{};
+  const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+    Group group;
+    group.merge_rows({row_of(ids_from(1, 63)), row_of(ids_from(200, 64))});
+    const bool done = finished(plan, [&] {
+      group.round_begin();
+      try {
+        for (std::int64_t r = 0; r < 2; ++r) group.row(r).append(planes.k, planes.v, 3);
+      } catch (...) {
+        group.round_rollback(keep_none);
+        throw;
+      }
+      group.round_commit();
+    });
+    EXPECT_TRUE(holds(group.row(0), done ? joined(ids_from(1, 63), ids_from(900, 3)) : ids_from(1, 63)));
+    EXPECT_TRUE(holds(group.row(1), done ? joined(ids_from(200, 64), ids_from(900, 3)) : ids_from(200, 64)));
+  });
+  EXPECT_EQ(failures, 2 * (1 + 2 + kBlockPoints));
+}
+
+TEST_F(StateFailure, ChangesOfTwoGroupsPublishTogetherOrNotAtAll) {
+  const std::int64_t keep[] = {1};
+  const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+    const KvRow late = row_of(ids_from(400, 10));
+    Group target;
+    Group draft;
+    target.merge_rows({row_of(ids_from(1, 70)), row_of(ids_from(200, 3))});
+    draft.merge_rows({row_of(ids_from(500, 5)), row_of(ids_from(600, 3))});
+    const RowSource<KvRow> sources[] = {draft, late};
+    const StatePreparer preparers[] = {[&] { return target.prepare_filter(keep); },
+                                       [&] { return draft.prepare_merge(sources); }};
+    const bool done = finished(plan, [&] { apply_state_changes(preparers); });
+    ASSERT_EQ(target.row_count(), done ? 1 : 2);
+    ASSERT_EQ(draft.row_count(), done ? 3 : 2);
+    EXPECT_TRUE(holds(target.row(0), done ? ids_from(200, 3) : ids_from(1, 70)));
+    EXPECT_TRUE(holds(draft.row(0), ids_from(500, 5)));
+  });
+  EXPECT_EQ(failures, 1 + 5 + 1 + 1 + 3 * kRowPoints + 1);  // the list of changes, the filter, the merge
+}
+
+}  // namespace
+}  // namespace outrider
