@@ -1,0 +1,82 @@
+// Every tiny model of oracles/goldens/models against transformers (or mlx-lm) in float32: --precision f32 within 1e-4
+// of the largest value, the default within 2e-3 (models.md 6.3).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "models/model_fixture.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Encodings this version refuses at load; their goldens wait for it.
+const std::set<std::string> kRefused = {"mlx_mxfp4", "mlx_nvfp4"};
+
+std::vector<std::string> cases() {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(goldens() / "models"))
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Largest difference of the chosen rows over the largest value.
+double distance(const std::vector<float>& ours, const std::vector<float>& golden,
+                const std::vector<std::int32_t>& rows) {
+  const std::size_t width = golden.size() / rows.size();
+  double difference = 0, largest = 0;
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    for (std::size_t i = 0; i < width; ++i) {
+      const double value = golden[r * width + i];
+      const double delta = std::abs(value - static_cast<double>(ours[static_cast<std::size_t>(rows[r]) * width + i]));
+      difference = delta > difference || std::isnan(delta) ? delta : difference;
+      largest = std::max(largest, std::abs(value));
+    }
+  return difference / largest;
+}
+
+class Goldens : public testing::TestWithParam<std::string> {};
+
+void expect_close(const fs::path& directory, Precision precision, double bound) {
+  const SafetensorsFile golden(directory / "golden.safetensors");
+  const auto rows = read_tensor<std::int32_t>(golden, "rows");
+  Runner runner(directory, precision);
+  const Sequence s = runner.run(read_tensor<std::int32_t>(golden, "ids"));
+  EXPECT_LE(distance(s.logits, read_tensor<float>(golden, "logits"), rows), bound);
+  EXPECT_LE(distance(s.hidden, read_tensor<float>(golden, "hidden_pre_norm"), rows), bound);
+}
+
+TEST_P(Goldens, AreMetInBothPrecisions) {
+  const fs::path directory = goldens() / "models" / GetParam();
+  if (kRefused.contains(GetParam())) {
+    const std::unique_ptr<Device> device = make_cpu_device(1);
+    EXPECT_THROW(load_model(*open_model_source(directory), Precision::packed, *device), Error);
+    return;
+  }
+  expect_close(directory, Precision::f32, 1e-4);
+  expect_close(directory, Precision::packed, 2e-3);
+}
+
+// The spelling of transformers 4 gives the same bytes as that of transformers 5.
+TEST_P(Goldens, LegacyConfigMeansTheSame) {
+  const fs::path directory = goldens() / "models" / GetParam();
+  if (!fs::exists(directory / "config_legacy.json")) return;
+  TemporaryDirectory legacy;
+  for (const fs::directory_entry& file : fs::directory_iterator(directory))
+    if (file.path().filename().string().starts_with("model"))
+      fs::copy(file.path(), legacy.path() / file.path().filename());
+  fs::copy(directory / "config_legacy.json", legacy.path() / "config.json");
+  auto ids = read_tensor<std::int32_t>(SafetensorsFile(directory / "golden.safetensors"), "ids");
+  ids.resize(std::min<std::size_t>(ids.size(), 700));
+  Runner now(directory, Precision::packed), then(legacy.path(), Precision::packed);
+  EXPECT_EQ(now.run(ids).logits, then.run(ids).logits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Goldens, testing::ValuesIn(cases()), [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,62 @@
+// The Llama-shaped decoder (models.md 2.1, 2.4): llama (MiniCPM5, SmolLM2, Llama 3), mistral, smollm3, qwen2, qwen3.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "layers/attention.h"
+#include "layers/module_builder.h"
+#include "layers/swiglu.h"
+#include "models/llama_config.h"
+#include "models/model.h"
+
+namespace outrider {
+
+struct LlamaLayer {
+  Norm input_layernorm;           // [E]
+  Attention self_attn;            // q|k|v [.., E], o [E, H*D]
+  Norm post_attention_layernorm;  // [E]
+  SwiGlu mlp;                     // gate|up [F, E], down [E, F]
+};
+
+// All tensors of the graph; from a plan they have shapes and no data.
+struct LlamaWeights {
+  Embedding embed_tokens;  // [V, E]
+  std::vector<LlamaLayer> layers;
+  Norm norm;                      // [E]
+  std::optional<Linear> lm_head;  // [V, E]; absent: tied
+};
+
+LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& config);
+Declaration declare_llama(const LlamaConfig& config, Precision precision);
+// Whether the family leaves this tensor of a checkpoint out on purpose.
+bool llama_drops(const LlamaConfig& config, std::string_view tensor);
+// Arena bytes of the largest step (Model::scratch_bytes), from planned or loaded weights.
+std::size_t llama_scratch_bytes(const LlamaWeights& weights, const Rope& rope, const Device& device,
+                                const StepLimits& limits);
+
+class Llama final : public Model {
+ public:
+  // `weight_bytes`: what the builder of `weights` counted.
+  Llama(LlamaConfig config, LlamaWeights weights, std::size_t weight_bytes, Precision precision);
+
+  const Declaration& declaration() const override { return declaration_; }
+  std::size_t weight_bytes() const override { return weight_bytes_; }
+  std::size_t scratch_bytes(const Device& device, const StepLimits& limits) const override;
+  Tensor forward(const Step& step, const RaggedBatch& batch) override;
+  Tensor run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
+                         std::int64_t last) override;
+  void head(const Step& step, Tensor hidden, Tensor logits) override;
+
+ private:
+  LlamaConfig config_;
+  LlamaWeights weights_;
+  std::size_t weight_bytes_;
+  Declaration declaration_;
+  Rope rope_;
+};
+
+}  // namespace outrider
