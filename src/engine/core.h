@@ -1,0 +1,106 @@
+// The engine without files: a model, a device and a way to choose tokens make requests into answers. Engine::load wraps
+// it; tests build it around scripted models.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "engine/request_check.h"
+#include "engine/row.h"
+#include "engine/scheduler.h"
+#include "engine/token_chooser.h"
+#include "models/model.h"
+
+namespace outrider {
+
+struct CoreParts {
+  Model* model = nullptr;                // borrowed
+  Device* device = nullptr;              // borrowed
+  const Tokenizer* tokenizer = nullptr;  // borrowed; null: raw ids, no text
+  std::unique_ptr<TokenChooser> chooser;
+  std::vector<std::int32_t> end_tokens;
+};
+
+struct CoreLimits {
+  ScheduleLimits schedule;
+  std::int64_t head_rows = 32;  // rows of logits computed at once
+  std::int64_t context_tokens = 0;
+  std::size_t scratch_bytes = 0;  // 0: what the model says for these limits
+};
+
+using Deliver = std::function<void(const Event&)>;
+
+class Core {
+ public:
+  Core(CoreParts parts, const CoreLimits& limits);
+  ~Core();
+
+  // As Engine: submit() and cancel() from any thread, step() from one.
+  Result<RequestId> submit(Request request);
+  void cancel(RequestId id);
+  bool step(const Deliver& deliver);
+
+  static StepLimits step_limits(const CoreLimits& limits);
+  const KvPool& kv_pool() const { return pool_; }
+  std::size_t scratch_peak() const { return arena_.peak(); }
+  std::int64_t kv_clamps() const { return kv_clamps_; }
+
+ private:
+  // A row and the tokens it runs in this step.
+  struct Share {
+    EngineRow* row = nullptr;
+    std::int64_t tokens = 0;
+    std::int64_t begin = 0;  // its first flat token
+    bool failed = false;     // faulted in this step: nothing of it is committed
+    bool samples() const { return !failed && row->generates() && tokens == row->pending(); }
+    bool scores() const { return !failed && row->request.want != Want::generate; }
+  };
+  struct Outcome;
+
+  // core.cpp: the life of a request.
+  void take_news();
+  void admit_waiting();
+  std::vector<Share> plan_shares();
+  void end_row(EngineRow& row, FinishReason reason, std::optional<Refusal> error) noexcept;
+  void post_end(EngineRow& row, FinishReason reason, std::optional<Refusal> error, std::string rest,
+                std::string stop_match) noexcept;
+  void remove_left();
+  void deliver_outbox(const Deliver& deliver);
+
+  // step.cpp: one forward and what follows from it.
+  void run_shares(std::span<Share> shares, const Deliver& deliver);
+  std::string attempt(std::span<Share> shares, const Deliver& deliver);
+  Tensor forward(std::span<Share> shares);
+  void mark_faults(std::span<Share> shares);
+  void choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Choice>& choices);
+  void settle(std::span<Share> shares, std::span<Choice> choices);
+  Outcome outcome_of(const Share& share, Choice& choice);
+  void commit(const Share& share, Outcome out, Clock::time_point now) noexcept;
+  void score(Share& share, Tensor hidden, const Deliver& deliver);
+  void score_slice(Share& share, Tensor hidden, std::int64_t first, std::int64_t count, Event& event);
+  Tensor head_of(Tensor hidden, std::span<const std::int64_t> picks, Tensor& picked, std::span<std::uint32_t> faults);
+
+  CoreParts parts_;
+  CoreLimits limits_;
+  RequestBounds bounds_;
+  KvPool pool_;
+  Arena arena_;
+  std::int64_t kv_clamps_ = 0;
+  std::vector<std::uint32_t> faults_;  // [T] of the running step
+
+  std::atomic<RequestId> next_id_{1};
+  std::mutex news_mutex_;
+  std::vector<std::unique_ptr<EngineRow>> new_rows_;
+  std::vector<RequestId> new_cancels_;
+
+  std::vector<std::unique_ptr<EngineRow>> queue_, active_;  // both in order of arrival
+  std::vector<Event> outbox_;                               // committed, not yet delivered
+  std::exception_ptr consumer_error_;                       // thrown by `deliver` while scoring
+};
+
+}  // namespace outrider

@@ -1,0 +1,178 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "engine/chat_prompt.h"
+#include "engine/core.h"
+#include "engine/default_sampling.h"
+#include "engine/model_text_source.h"
+#include "engine/plan.h"
+#include "engine/sampler.h"
+#include "weights/config.h"
+
+namespace outrider {
+namespace {
+
+// The text side loads beside the weights: neither needs the other.
+class TextLoading {
+ public:
+  explicit TextLoading(const std::filesystem::path& model)
+      : thread_([this, model] {
+          try {
+            text_ = load_text_of(model);
+          } catch (...) {
+            failure_ = std::current_exception();
+          }
+        }) {}
+  std::optional<ModelText> finish() {
+    thread_.join();
+    if (failure_) std::rethrow_exception(failure_);
+    return std::move(text_);
+  }
+
+ private:
+  std::optional<ModelText> text_;
+  std::exception_ptr failure_;
+  std::jthread thread_;  // last: it writes the others
+};
+
+std::vector<std::int32_t> end_tokens_of(const ModelSource& source, const std::optional<ModelText>& text,
+                                        std::int64_t vocab) {
+  std::vector<std::int32_t> ids = stop_ids(source.config(), source.generation_config(), std::nullopt, vocab);
+  if (text)
+    for (const std::int32_t id : text->tokenizer_eos_ids)
+      if (id < vocab) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+Error no_tokenizer(const std::string& model) {
+  return {ErrorKind::data, fmt::format("{} has no tokenizer", model),
+          "put its tokenizer.json beside the weights, or give token ids"};
+}
+
+}  // namespace
+
+std::string_view name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
+    case FinishReason::failed:
+      return "failed";
+  }
+  OUTRIDER_CHECK(false, "finish reason {}", static_cast<int>(reason));
+}
+
+struct Engine::Impl {
+  ModelFacts facts;
+  MemoryPlan plan;
+  std::optional<ModelText> text;
+  std::optional<ChatPrompt> chat;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Core> core;  // borrows all of the above
+};
+
+namespace {
+
+ModelFacts facts_of(const ModelSource& source, const EnginePlan& plan, std::vector<std::int32_t> end_tokens) {
+  const Declaration& model = plan.model.declaration;
+  ModelFacts facts;
+  facts.architecture = model.architecture;
+  facts.path = source.path().string();
+  facts.parameters = plan.model.parameters;
+  facts.layers = model.layers;
+  facts.width = model.width;
+  facts.vocab = model.vocab;
+  facts.context_tokens = plan.memory.context_tokens;
+  facts.weight_bytes = plan.model.weight_bytes;
+  facts.step_weight_bytes = step_weight_bytes(plan.model);
+  facts.kv_bytes_per_token = plan.memory.kv_bytes_per_token;
+  facts.end_tokens = std::move(end_tokens);
+  facts.default_sampling = default_sampling(source.generation_config());
+  return facts;
+}
+
+std::unique_ptr<TokenChooser> make_sampler(const std::optional<ModelText>& text, std::int64_t vocab) {
+  if (!text) return std::make_unique<Sampler>(vocab, vocab, std::vector<std::int32_t>{});
+  return std::make_unique<Sampler>(vocab, text->tokenizer.size(),
+                                   text->tokenizer.encode("\n", AddSpecial::no, ParseSpecial::no));
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
+  const auto tell = [&](std::string_view stage, double fraction) {
+    if (options.progress) options.progress(stage, fraction);
+  };
+  tell("open", 0);
+  const auto path = resolve_model(options.model);
+  const auto source = open_model_source(path);
+  auto impl = std::make_unique<Impl>();
+  impl->device = make_cpu_device(options.threads);
+  EnginePlan plan = plan_engine(options, *source, *impl->device, estimated_text_bytes(path));
+  if (!plan.memory.fits()) throw over_budget(plan.memory);
+
+  tell("load", 0.1);
+  TextLoading text(path);
+  impl->model = load_model(*source, options.precision, *impl->device);
+  impl->text = text.finish();
+  // The estimate of the text gives way to its measure; the context that was planned stays.
+  plan.memory.planned_bytes -= plan.memory.parts[MemoryPart::text];
+  plan.memory.parts[MemoryPart::text] = impl->text ? impl->text->tokenizer.heap_bytes() : 0;
+  plan.memory.planned_bytes += plan.memory.parts[MemoryPart::text];
+  if (!plan.memory.fits()) throw over_budget(plan.memory);
+
+  const std::int64_t vocab = plan.model.declaration.vocab;
+  impl->facts = facts_of(*source, plan, end_tokens_of(*source, impl->text, vocab));
+  impl->facts.has_text = impl->text.has_value();
+  impl->facts.has_chat_template = impl->text && impl->text->chat_template.has_value();
+  impl->plan = plan.memory;
+  impl->core = std::make_unique<Core>(
+      CoreParts{impl->model.get(), impl->device.get(), impl->text ? &impl->text->tokenizer : nullptr,
+                make_sampler(impl->text, vocab), impl->facts.end_tokens},
+      plan.limits);
+  tell("ready", 1);
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+const ModelFacts& Engine::facts() const { return impl_->facts; }
+const MemoryPlan& Engine::plan() const { return impl_->plan; }
+
+std::vector<std::int32_t> Engine::encode(std::string_view text) const {
+  if (!impl_->text) throw no_tokenizer(impl_->facts.path);
+  return impl_->text->tokenizer.encode(text, AddSpecial::yes, ParseSpecial::yes);
+}
+
+std::vector<std::int32_t> Engine::encode_chat(std::span<const ChatMessage> messages, std::string_view prefill) const {
+  if (!impl_->text) throw no_tokenizer(impl_->facts.path);
+  if (!impl_->text->chat_template)
+    throw Error(ErrorKind::usage,
+                impl_->text->chat_template_fault.empty() ? fmt::format("{} has no chat template", impl_->facts.path)
+                                                         : impl_->text->chat_template_fault,
+                "give a plain prompt with --ignore-chat-template");
+  if (!impl_->chat) impl_->chat.emplace(*impl_->text);
+  return impl_->chat->encode(messages, prefill);
+}
+
+std::string Engine::decode(std::span<const std::int32_t> ids) const {
+  if (!impl_->text) throw no_tokenizer(impl_->facts.path);
+  return impl_->text->tokenizer.decode(ids, SkipSpecial::yes);
+}
+
+Result<RequestId> Engine::submit(Request request) { return impl_->core->submit(std::move(request)); }
+void Engine::cancel(RequestId id) { impl_->core->cancel(id); }
+bool Engine::step(const std::function<void(const Event&)>& deliver) { return impl_->core->step(deliver); }
+
+}  // namespace outrider

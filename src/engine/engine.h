@@ -1,0 +1,174 @@
+// The engine: requests in, tokens out. The one public header of the engine room; knows neither sockets nor JSON.
+//
+//   auto engine = Engine::load(options);                  // refuses before allocating when over the memory budget
+//   auto id = engine->submit({.ids = engine->encode_chat(messages), .max_tokens = 512});
+//   while (engine->step([&](const Event& event) { ... })) {}
+//
+// One thread calls step(); submit() and cancel() are safe from any thread. Many requests run as one ragged step. What a
+// request gets never depends on the others (serving.md section 0, B1 to B4).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "weights/model_source.h"
+
+namespace outrider {
+
+struct LoadOptions {
+  std::string model;  // directory, .gguf file, or name (resolve_model)
+  Precision precision = Precision::packed;
+  int threads = 0;                         // 0: default_threads()
+  std::uint64_t memory_budget_bytes = 0;   // 0: 0.75 * usable memory
+  std::int64_t context_tokens = 0;         // 0: the model's, or the largest that fits
+  std::int64_t max_rows = 32;              // rows that may run at a time
+  std::int64_t planned_rows = 1;           // rows at the full context that KV memory is planned for; all rows share it
+  std::int64_t head_rows = 0;              // rows of logits computed at once; 0: max_rows. Scoring is faster with more
+  std::int64_t prefill_step_tokens = 512;  // most prompt tokens of one step
+  std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
+};
+
+// The memory contract (serving.md 5.1), computed from headers alone; text is measured after load, estimated before.
+struct MemoryPlan {
+  std::uint64_t budget_bytes = 0;
+  std::map<MemoryPart, std::uint64_t> parts;  // weights, kv, scratch, text, fixed
+  std::uint64_t planned_bytes = 0;            // sum of parts
+  std::uint64_t kv_bytes_per_token = 0;
+  std::int64_t context_tokens = 0, rows = 0;       // what kv was planned for
+  std::map<int, std::int64_t> max_context_tokens;  // rows {1, 4, 16} -> largest context that fits, 0: none
+  bool fits() const { return planned_bytes <= budget_bytes; }
+};
+MemoryPlan plan_memory(const LoadOptions& options);
+
+enum class SamplerOrder : std::uint8_t { mlx, temperature_first };
+enum class PenaltyScope : std::uint8_t { all, generated };
+enum class LogprobsMode : std::uint8_t { processed, raw };
+
+// serving.md section 2, field for field; the initial values are "off" or the built-in defaults.
+struct SamplingParams {
+  double temperature = 0, top_p = 1, min_p = 0;
+  std::int64_t top_k = 0, min_tokens_to_keep = 1;
+  double xtc_probability = 0, xtc_threshold = 0.1;
+  double repetition_penalty = 0, presence_penalty = 0, frequency_penalty = 0;
+  std::int64_t repetition_context_size = 20, presence_context_size = 0, frequency_context_size = 0;
+  PenaltyScope repetition_scope = PenaltyScope::all, presence_scope = PenaltyScope::generated,
+               frequency_scope = PenaltyScope::generated;
+  std::vector<std::pair<std::int32_t, float>> logit_bias;  // -inf bans
+  std::int64_t min_tokens = 0;
+  bool ignore_eos = false;
+  SamplerOrder order = SamplerOrder::mlx;
+  std::optional<std::int64_t> seed;  // absent: drawn from the system, reported back
+  std::uint32_t choice = 0;
+  bool logprobs = false;
+  int top_logprobs = 0;  // 0..20
+  LogprobsMode logprobs_mode = LogprobsMode::processed;
+};
+
+enum class Want : std::uint8_t { generate, prompt_logprobs, prompt_logits };
+
+struct Request {
+  std::vector<std::int32_t> ids;  // the prompt, at least one token
+  std::int64_t max_tokens = 512;  // 0: evaluate the prompt only
+  SamplingParams sampling;
+  std::vector<std::string> stop;
+  std::vector<std::int32_t> stop_token_ids;
+  bool include_stop = false;
+  Want want = Want::generate;
+};
+
+using RequestId = std::uint64_t;
+enum class FinishReason : std::uint8_t { stop, length, cancelled, failed };
+std::string_view name_of(FinishReason reason);
+
+struct TokenLogprob {
+  std::int32_t id = 0;
+  double logprob = 0;
+  std::vector<std::pair<std::int32_t, double>> top;  // descending, ties by id
+};
+
+// serving.md section 7 `timings`; milliseconds. predicted_ms runs from the first token to the last, so its rate counts
+// the predicted_n - 1 tokens after the first.
+struct Timings {
+  double queue_ms = 0, prompt_ms = 0, ttft_ms = 0, predicted_ms = 0;
+  std::int64_t cache_n = 0, prompt_n = 0, predicted_n = 0;
+  double prompt_per_second = 0, predicted_per_second = 0;
+};
+
+struct Usage {
+  std::int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+};
+
+// What step() delivers. Spans are borrowed for the duration of the call.
+struct Event {
+  enum class Kind : std::uint8_t { tokens, prompt, finished };
+  Kind kind = Kind::tokens;
+  RequestId request = 0;
+  std::string text;                          // tokens: new text, whole characters, stop strings held back
+  std::vector<std::int32_t> ids;             // tokens: new ids, end tokens included
+  std::vector<TokenLogprob> logprobs;        // tokens: one per id, when asked
+  std::vector<double> prompt_logprobs;       // prompt: log p(ids[i+1]) of the positions of this chunk
+  std::int64_t position = 0;                 // prompt: absolute position of the first row below
+  std::span<const float> logits, hidden;     // prompt: [n,V] and [n,E] (pre-norm), Want::prompt_logits
+  FinishReason finish = FinishReason::stop;  // finished
+  std::string stop_match;                    // finished: the stop string that matched
+  std::optional<Refusal> error;              // finished with FinishReason::failed
+  Usage usage;
+  Timings timings;
+  std::int64_t seed = 0;
+};
+
+struct ChatMessage {
+  std::string role, content;
+};
+
+struct ModelFacts {
+  std::string architecture, path;
+  std::int64_t parameters = 0, layers = 0, width = 0, vocab = 0, context_tokens = 0;
+  std::uint64_t weight_bytes = 0, kv_bytes_per_token = 0;
+  std::uint64_t step_weight_bytes = 0;  // read by one decode step: an untied embedding counts for nothing
+  std::vector<std::int32_t> end_tokens;
+  bool has_text = false, has_chat_template = false;
+  SamplingParams default_sampling;  // generation_config.json over the built-in values
+};
+
+class Engine {
+ public:
+  static std::unique_ptr<Engine> load(const LoadOptions& options);
+  ~Engine();
+
+  const ModelFacts& facts() const;
+  const MemoryPlan& plan() const;
+
+  // Text side; Error (data) when the model has no tokenizer, Error (usage) when it has no chat template.
+  std::vector<std::int32_t> encode(std::string_view text) const;
+  std::vector<std::int32_t> encode_chat(std::span<const ChatMessage> messages, std::string_view prefill = {}) const;
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+  // Checks every field and the memory contract: a Refusal names field, value, limit. Queues otherwise.
+  Result<RequestId> submit(Request request);
+  // Takes effect at the next step; unknown and finished ids are ignored.
+  void cancel(RequestId id);
+  // Runs one step. Returns false when nothing is left to do. `deliver` must not call back into the engine.
+  bool step(const std::function<void(const Event&)>& deliver);
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// GB/s this machine reads sequentially with `threads` threads (0: default_threads()), measured now (about 0.2 s) over a
+// buffer of `buffer_bytes`, which should exceed the last cache.
+double measure_read_bandwidth(int threads, std::size_t buffer_bytes = std::size_t{256} << 20);
+
+}  // namespace outrider

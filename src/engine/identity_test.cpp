@@ -1,0 +1,239 @@
+// The byte contract of serving.md section 0 (B1 to B3) on real graphs: whatever runs beside a request, however its
+// prompt is cut and on however many threads, its logits have the same bits. Rule `bits`: a token is the hash of its
+// row's logit bytes, so that one changed bit changes everything after it.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/log.h"
+#include "engine/sampler.h"
+#include "engine/scripted_model.h"
+
+namespace outrider {
+namespace {
+
+// Passes everything on to a real model, and throws when a batch holds the marked token.
+class FailingModel : public Model {
+ public:
+  explicit FailingModel(Model& inner) : inner_(inner) {}
+  const Declaration& declaration() const override { return inner_.declaration(); }
+  std::size_t weight_bytes() const override { return inner_.weight_bytes(); }
+  std::size_t scratch_bytes(const Device& device, const StepLimits& limits) const override {
+    return inner_.scratch_bytes(device, limits);
+  }
+  Tensor forward(const Step& step, const RaggedBatch& batch) override {
+    const Tensor hidden = inner_.forward(step, batch);
+    const bool marked = std::find(batch.tokens.begin(), batch.tokens.end(), poison) != batch.tokens.end();
+    if (marked) throw std::runtime_error("scripted failure after the forward");
+    return hidden;
+  }
+  Tensor run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
+                         std::int64_t last) override {
+    return inner_.run_layer_range(step, batch, h, first, last);
+  }
+  void head(const Step& step, Tensor hidden, Tensor logits) override { inner_.head(step, hidden, logits); }
+
+  std::int32_t poison = -1;
+
+ private:
+  Model& inner_;
+};
+
+constexpr std::int32_t kVocab = 97;
+constexpr std::int32_t kPoison = 96;  // prompts and answers stay below it where a test uses it
+
+// One of the small golden models, on a device of its own.
+struct Graph {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Model> model;
+  Graph(const std::string& name, int threads) : device(make_cpu_device(threads)) {
+    const auto source = open_model_source(OUTRIDER_SOURCE_DIR "/oracles/goldens/models/" + name);
+    model = load_model(*source, Precision::packed, *device);
+  }
+};
+
+// The bits rule without the poison token.
+class BitsBelowPoison : public TokenChooser {
+ public:
+  void choose(Device& device, Tensor logits, std::span<const ChoosingRow> rows, std::span<Choice> out) override {
+    bits_.choose(device, logits, rows, out);
+    for (Choice& choice : out) choice.id %= kPoison;
+  }
+
+ private:
+  BitsChooser bits_;
+};
+
+struct Rig {
+  FailingModel model;
+  Core core;
+  std::map<RequestId, Answer> answers;
+
+  Rig(Graph& graph, const CoreLimits& limits,
+      std::unique_ptr<TokenChooser> chooser = std::make_unique<BitsBelowPoison>())
+      : model(*graph.model), core({&model, graph.device.get(), nullptr, std::move(chooser), {}}, limits) {
+    set_log(LogLevel::off, LogFormat::text);
+  }
+  RequestId submit(Request request) { return core.submit(std::move(request)).value(); }
+  bool step() {
+    return core.step([&](const Event& event) { collect(answers, event); });
+  }
+  void run() {
+    while (step()) {
+    }
+  }
+};
+
+Request request_of(std::int64_t prompt_tokens, std::int64_t max_tokens, std::uint64_t salt) {
+  Request request;
+  for (std::int64_t i = 0; i < prompt_tokens; ++i)
+    request.ids.push_back(static_cast<std::int32_t>(mix(salt * 4096 + static_cast<std::uint64_t>(i)) % kPoison));
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+std::vector<std::int32_t> solo(Graph& graph, const Request& request) {
+  Rig rig(graph, core_limits(1, 4096, 128, 2048));
+  const RequestId id = rig.submit(request);
+  rig.run();
+  return rig.answers[id].ids;
+}
+
+class Identity : public testing::TestWithParam<const char*> {
+ protected:
+  Graph graph{GetParam(), 2};
+};
+
+TEST_P(Identity, BatchSizeAndRaggedNeighboursChangeNoBit) {
+  std::vector<Request> requests;
+  std::vector<std::vector<std::int32_t>> expected;
+  for (int i = 0; i < 17; ++i) {
+    requests.push_back(request_of(1 + 53 * i % 190, 6 + i % 5, static_cast<std::uint64_t>(i)));
+    expected.push_back(solo(graph, requests.back()));
+  }
+  for (const std::size_t batch : {1u, 2u, 3u, 8u, 17u}) {
+    Rig rig(graph, core_limits(17, 96, 256, 2048));
+    std::vector<RequestId> ids;
+    for (std::size_t i = 0; i < batch; ++i) ids.push_back(rig.submit(requests[i]));
+    rig.run();
+    for (std::size_t i = 0; i < batch; ++i) EXPECT_EQ(rig.answers[ids[i]].ids, expected[i]) << i << " of " << batch;
+  }
+}
+
+TEST_P(Identity, PromptChunksChangeNoBit) {
+  const Request request = request_of(600, 10, 77);
+  const std::vector<std::int32_t> whole = solo(graph, request);
+  for (const std::int64_t chunk : {1, 7, 64, 512}) {
+    Rig rig(graph, core_limits(2, chunk, 64, 2048));
+    const RequestId id = rig.submit(request);
+    rig.run();
+    EXPECT_EQ(rig.answers[id].ids, whole) << "chunk " << chunk;
+  }
+}
+
+TEST_P(Identity, ThreadsChangeNoBit) {
+  const Request request = request_of(300, 16, 78);
+  const std::vector<std::int32_t> expected = solo(graph, request);
+  for (const int threads : {1, 7}) {
+    Graph other(GetParam(), threads);
+    EXPECT_EQ(solo(other, request), expected) << threads << " threads";
+  }
+}
+
+// serving.md 5.3: rows that ran beside a failing one get the same bytes as without it.
+TEST_P(Identity, CancelledAndFailingNeighboursChangeNoBit) {
+  const Request kept = request_of(150, 20, 80);
+  const std::vector<std::int32_t> expected = solo(graph, kept);
+  Rig rig(graph, core_limits(6, 64, 256, 2048));
+  rig.model.poison = kPoison;
+  const RequestId cancelled = rig.submit(request_of(100, 50, 81));
+  const RequestId id = rig.submit(kept);
+  Request failing = request_of(170, 20, 82);
+  failing.ids[130] = kPoison;
+  const RequestId failed = rig.submit(failing);
+  for (int i = 0; i < 5; ++i) rig.step();
+  rig.core.cancel(cancelled);
+  rig.run();
+  EXPECT_EQ(rig.answers[id].ids, expected);
+  EXPECT_EQ(rig.answers[failed].last.error->code, "engine_step_failed");
+  EXPECT_EQ(rig.answers[cancelled].last.finish, FinishReason::cancelled);
+}
+
+TEST_P(Identity, SeededAnswersAndTheirLogprobsDoNotDependOnTheBatch) {
+  Request request = request_of(40, 24, 90);
+  request.sampling.temperature = 0.9;
+  request.sampling.top_p = 0.95;
+  request.sampling.seed = -4711;
+  request.sampling.logprobs = true;
+  request.sampling.repetition_penalty = 1.1;
+  const auto answer = [&](std::int64_t neighbours, std::int64_t chunk) {
+    Rig rig(graph, core_limits(8, chunk, 256, 2048),
+            std::make_unique<Sampler>(kVocab, kVocab, std::vector<std::int32_t>{}));
+    for (std::int64_t i = 0; i < neighbours; ++i)
+      rig.submit(request_of(20 + 31 * i, 30, 91 + static_cast<std::uint64_t>(i)));
+    const RequestId id = rig.submit(request);
+    rig.run();
+    return rig.answers[id];
+  };
+  const Answer alone = answer(0, 512);
+  ASSERT_EQ(alone.ids.size(), 24u);
+  for (const auto& [neighbours, chunk] : {std::pair{3, 512}, std::pair{7, 16}}) {
+    const Answer other = answer(neighbours, chunk);
+    EXPECT_EQ(other.ids, alone.ids);
+    for (std::size_t i = 0; i < alone.logprobs.size(); ++i)
+      EXPECT_EQ(other.logprobs[i].logprob, alone.logprobs[i].logprob);
+  }
+}
+
+// Requests that come, go, are cancelled and fail at random moments, under random limits: whoever finishes got the
+// tokens of its solo run.
+TEST_P(Identity, RandomSchedulesChangeNoBit) {
+  std::map<std::uint64_t, std::vector<std::int32_t>> expected;
+  const auto shape = [](std::uint64_t salt) {
+    return request_of(1 + static_cast<std::int64_t>(mix(salt) % 140), 1 + static_cast<std::int64_t>(mix(salt + 5) % 12),
+                      salt);
+  };
+  EXPECT_TRUE(rc::check([&] {
+    const std::int64_t rows = *rc::gen::inRange(1, 7), chunk = *rc::gen::inRange(1, 130);
+    Rig rig(graph, core_limits(rows, chunk, *rc::gen::inRange(3, 20), 2048));
+    rig.model.poison = kPoison;
+    std::map<RequestId, std::uint64_t> salts;
+    std::vector<RequestId> all;
+    const auto actions = *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 1000));
+    for (const int action : actions) {
+      if (action < 400) {
+        const auto salt = static_cast<std::uint64_t>(action % 12);
+        all.push_back(rig.submit(shape(salt)));
+        salts[all.back()] = salt;
+      } else if (action < 460 && !all.empty()) {
+        rig.core.cancel(all[static_cast<std::size_t>(action) % all.size()]);
+      } else if (action < 520) {
+        Request bad = shape(static_cast<std::uint64_t>(action));
+        bad.ids.back() = kPoison;
+        rig.submit(bad);
+      } else {
+        rig.step();
+      }
+    }
+    rig.run();
+    RC_ASSERT(rig.core.kv_pool().used_blocks() == 0);
+    for (const auto& [id, salt] : salts) {
+      const Answer& answer = rig.answers[id];
+      RC_ASSERT(answer.finished);
+      RC_ASSERT(!answer.last.error.has_value());
+      if (!expected.contains(salt)) expected[salt] = solo(graph, shape(salt));
+      const auto& want = expected[salt];
+      RC_ASSERT(answer.ids.size() <= want.size());
+      RC_ASSERT(std::equal(answer.ids.begin(), answer.ids.end(), want.begin()));
+      if (answer.last.finish == FinishReason::length) RC_ASSERT(answer.ids.size() == want.size());
+    }
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Graphs, Identity, testing::Values("mlx_b4_g64", "mlx_mixed", "qwen3", "long_600"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace outrider

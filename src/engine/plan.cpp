@@ -1,0 +1,152 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+
+#include "engine/model_text_source.h"
+#include "engine/sampler.h"
+
+namespace outrider {
+namespace {
+
+// The allowance for code, stacks, the heap of small objects and the transients of loading (serving.md 5.1).
+constexpr std::uint64_t kFixedBytes = std::uint64_t{64} << 20;
+// One row's stream mailbox (serving.md 5.1).
+constexpr std::uint64_t kMailboxBytes = std::uint64_t{256} << 10;
+constexpr double kBudgetShare = 0.75;
+
+std::uint64_t sum_of(const std::map<MemoryPart, std::uint64_t>& parts) {
+  std::uint64_t sum = 0;
+  for (const auto& [part, bytes] : parts) sum += bytes;
+  return sum;
+}
+
+// The terms of serving.md 5.1 for one model; contexts and rows vary.
+class Costs {
+ public:
+  Costs(const LoadOptions& options, const ModelSource& source, const ModelPlan& model, const Device& device,
+        std::uint64_t text_bytes)
+      : options_(options), source_(source), model_(model), device_(device), text_bytes_(text_bytes) {}
+
+  CoreLimits limits(std::int64_t context, std::int64_t rows) const {
+    CoreLimits limits;
+    limits.schedule.rows = std::max(options_.max_rows, rows);
+    limits.schedule.prefill_step_tokens = std::min(options_.prefill_step_tokens, std::max<std::int64_t>(context, 1));
+    limits.schedule.kv_blocks = rows * planned_kv_blocks(context, 0);
+    limits.head_rows = options_.head_rows > 0 ? options_.head_rows : limits.schedule.rows;
+    limits.context_tokens = context;
+    return limits;
+  }
+
+  std::map<MemoryPart, std::uint64_t> parts(std::int64_t context, std::int64_t rows) const {
+    const CoreLimits core = limits(context, rows);
+    const std::uint64_t row = kMailboxBytes + static_cast<std::uint64_t>(model_.declaration.vocab) * sizeof(float);
+    return {{MemoryPart::weights, model_.weight_bytes},
+            {MemoryPart::kv, static_cast<std::uint64_t>(core.schedule.kv_blocks) * model_.declaration.kv.block_bytes() +
+                                 static_cast<std::uint64_t>(rows) * row},
+            {MemoryPart::scratch, planned_scratch_bytes(source_, model_, device_, Core::step_limits(core)) +
+                                      Sampler::scratch_bytes(model_.declaration.vocab, core.head_rows)},
+            {MemoryPart::text, text_bytes_},
+            {MemoryPart::fixed, kFixedBytes}};
+  }
+
+  std::uint64_t total(std::int64_t context, std::int64_t rows) const { return sum_of(parts(context, rows)); }
+
+  // The largest context of `rows` rows within the budget, at most the model's; 0: none. Costs grow with the context in
+  // whole KV blocks, so blocks are searched.
+  std::int64_t largest_context(std::uint64_t budget, std::int64_t rows) const {
+    const std::int64_t most = model_.declaration.context_tokens;
+    if (total(most, rows) <= budget) return most;  // the common case: a plan costs a walk over all headers
+    std::int64_t fits = 0, fails = planned_kv_blocks(most, 0);
+    while (fails - fits > 1) {
+      const std::int64_t middle = fits + (fails - fits) / 2;
+      (total(context_of(middle, most), rows) <= budget ? fits : fails) = middle;
+    }
+    return fits == 0 ? 0 : context_of(fits, most);
+  }
+
+ private:
+  // The longest context whose plan takes `blocks` blocks: one position is kept for the pending token.
+  static std::int64_t context_of(std::int64_t blocks, std::int64_t most) {
+    return std::min(blocks * kBlockKeys - 1, most);
+  }
+
+  const LoadOptions& options_;
+  const ModelSource& source_;
+  const ModelPlan& model_;
+  const Device& device_;
+  std::uint64_t text_bytes_;
+};
+
+void check_options(const LoadOptions& o, std::int64_t model_context) {
+  const auto at_least = [](std::string_view name, std::int64_t value, std::int64_t least) {
+    if (value < least) throw Error(ErrorKind::usage, fmt::format("{} is {}, the least is {}", name, value, least));
+  };
+  at_least("the number of rows", o.max_rows, 1);
+  at_least("the number of planned rows", o.planned_rows, 1);
+  at_least("the prefill step", o.prefill_step_tokens, 1);
+  at_least("the context", o.context_tokens, 0);
+  at_least("the number of head rows", o.head_rows, 0);
+  if (o.context_tokens > model_context)
+    throw Error(ErrorKind::usage,
+                fmt::format("a context of {} tokens exceeds the model's {}", o.context_tokens, model_context),
+                "ask for a smaller context");
+}
+
+}  // namespace
+
+EnginePlan plan_engine(const LoadOptions& options, const ModelSource& source, const Device& device,
+                       std::uint64_t text_bytes) {
+  EnginePlan plan;
+  plan.model = plan_model(source, options.precision);
+  check_options(options, plan.model.declaration.context_tokens);
+  MemoryPlan& memory = plan.memory;
+  memory.budget_bytes = options.memory_budget_bytes > 0
+                            ? options.memory_budget_bytes
+                            : static_cast<std::uint64_t>(kBudgetShare * static_cast<double>(usable_memory_bytes()));
+  memory.kv_bytes_per_token = plan.model.declaration.kv.token_bytes();
+  const Costs costs(options, source, plan.model, device, text_bytes);
+  for (const int rows : {1, 4, 16}) memory.max_context_tokens[rows] = costs.largest_context(memory.budget_bytes, rows);
+  memory.rows = options.planned_rows;
+  memory.context_tokens = options.context_tokens;
+  if (memory.context_tokens == 0) {
+    // Where nothing fits the plan is that of the smallest context, to show by how much it fails.
+    const std::int64_t largest = costs.largest_context(memory.budget_bytes, memory.rows);
+    memory.context_tokens = largest > 0 ? largest : std::min(kBlockKeys - 1, plan.model.declaration.context_tokens);
+  }
+  memory.parts = costs.parts(memory.context_tokens, memory.rows);
+  memory.planned_bytes = sum_of(memory.parts);
+  plan.limits = costs.limits(memory.context_tokens, memory.rows);
+  return plan;
+}
+
+Error over_budget(const MemoryPlan& plan) {
+  std::string parts;
+  for (const auto& [part, bytes] : plan.parts)
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(part), bytes);
+  const std::int64_t largest = plan.max_context_tokens.at(1);
+  return {ErrorKind::memory,
+          fmt::format("{} bytes are planned for a context of {} tokens and {} row{} ({}), the budget is {}",
+                      plan.planned_bytes, plan.context_tokens, plan.rows, plan.rows == 1 ? "" : "s", parts,
+                      plan.budget_bytes),
+          largest > 0
+              ? fmt::format("the largest context that fits one row is {} tokens; or raise --memory-budget", largest)
+              : std::string("raise --memory-budget or take a smaller model")};
+}
+
+std::uint64_t step_weight_bytes(const ModelPlan& model) {
+  std::uint64_t embedding = 0, head = 0;
+  for (const auto& [kind, bytes] : model.bytes_by_kind) {
+    if (kind == "embedding") embedding += bytes;
+    if (kind == "head") head += bytes;
+  }
+  return model.weight_bytes - (head > 0 ? embedding : 0);
+}
+
+MemoryPlan plan_memory(const LoadOptions& options) {
+  const auto path = resolve_model(options.model);
+  const auto source = open_model_source(path);
+  const auto device = make_cpu_device(options.threads);
+  return plan_engine(options, *source, *device, estimated_text_bytes(path)).memory;
+}
+
+}  // namespace outrider

@@ -1,0 +1,37 @@
+// The seam between a step's logits and the tokens of its rows. The engine uses Sampler; test builds put a chooser of
+// their own here (serving.md section 0: token = hash of the row's logit bytes), so that any changed bit shows.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "device/device.h"
+#include "engine/engine.h"
+
+namespace outrider {
+
+// One row of logits that samples. Everything is borrowed for the call.
+struct ChoosingRow {
+  const SamplingParams* params = nullptr;
+  std::span<const std::int32_t> history;  // prompt, then the tokens generated so far
+  std::int64_t prompt_tokens = 0;
+  std::int64_t t = 0;  // index of the token to choose in its answer
+  std::int64_t seed = 0;
+  std::span<const std::int32_t> end_tokens;  // sorted: the model's and the request's
+};
+
+struct Choice {
+  std::int32_t id = -1;
+  std::optional<TokenLogprob> logprob;  // when the row asked for it
+  std::optional<Refusal> failure;       // this row only: numeric_error, grammar_dead_end
+};
+
+class TokenChooser {
+ public:
+  virtual ~TokenChooser() = default;
+  // Decides out[i] from row i of logits [R,V], which may be overwritten. Nothing a row gets depends on the others.
+  virtual void choose(Device& device, Tensor logits, std::span<const ChoosingRow> rows, std::span<Choice> out) = 0;
+};
+
+}  // namespace outrider
