@@ -1,0 +1,92 @@
+#include "cli/answer_report.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "cli/output.h"
+
+namespace outrider {
+
+void Answered::take(const Event& event) {
+  text += event.text;
+  ids.insert(ids.end(), event.ids.begin(), event.ids.end());
+  logprobs.insert(logprobs.end(), event.logprobs.begin(), event.logprobs.end());
+  if (event.kind == Event::Kind::finished) last = event;
+}
+
+nlohmann::ordered_json timings_json(const Answered& answer) {
+  const Timings& t = answer.last.timings;
+  return {{"queue_ms", t.queue_ms},         {"tokenize_ms", answer.tokenize_ms},
+          {"cache_n", t.cache_n},           {"prompt_n", t.prompt_n},
+          {"prompt_ms", t.prompt_ms},       {"prompt_per_second", t.prompt_per_second},
+          {"ttft_ms", t.ttft_ms},           {"predicted_n", t.predicted_n},
+          {"predicted_ms", t.predicted_ms}, {"predicted_per_second", t.predicted_per_second}};
+}
+
+nlohmann::ordered_json logprobs_json(std::span<const TokenLogprob> logprobs) {
+  // At most 7 significant digits (serving.md 2.4).
+  const auto rounded = [](double value) { return std::stod(fmt::format("{:.7g}", value)); };
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const TokenLogprob& token : logprobs) {
+    nlohmann::ordered_json top = nlohmann::ordered_json::array();
+    for (const auto& [id, logprob] : token.top) top.push_back({{"id", id}, {"logprob", rounded(logprob)}});
+    list.push_back({{"id", token.id}, {"logprob", rounded(token.logprob)}, {"top_logprobs", std::move(top)}});
+  }
+  return list;
+}
+
+Bandwidth measure_bandwidth(const Engine& engine, const Answered& answer, int threads) {
+  constexpr std::size_t kMost = std::size_t{256} << 20, kLeast = std::size_t{32} << 20;
+  const std::uint64_t planned = engine.plan().planned_bytes;
+  const std::uint64_t peak = process_peak_bytes();
+  const std::size_t unused = planned > peak ? planned - peak : 0;
+  Bandwidth bandwidth;
+  bandwidth.machine_gb_per_s = measure_read_bandwidth(threads, std::clamp(unused, kLeast, kMost));
+  // Every decode step reads the weights once and the row's KV; the mean context lies half way through the answer.
+  const double context =
+      static_cast<double>(answer.last.usage.prompt_tokens) + static_cast<double>(answer.ids.size()) / 2;
+  const double bytes = static_cast<double>(engine.facts().step_weight_bytes) +
+                       context * static_cast<double>(engine.facts().kv_bytes_per_token);
+  bandwidth.decode_gb_per_s = bytes * answer.last.timings.predicted_per_second / 1e9;
+  return bandwidth;
+}
+
+std::string speed_line(const Answered& answer, const Bandwidth& bandwidth, std::uint64_t peak_bytes) {
+  const Timings& t = answer.last.timings;
+  std::string line = fmt::format("prompt {} tokens, {:.1f} tokens/s; decode {} tokens", t.prompt_n, t.prompt_per_second,
+                                 t.predicted_n);
+  if (t.predicted_per_second > 0 && bandwidth.machine_gb_per_s > 0)
+    line += fmt::format(", {:.1f} tokens/s, {:.2f} GB/s, {:.0f} % of {:.2f} GB/s", t.predicted_per_second,
+                        bandwidth.decode_gb_per_s, 100 * bandwidth.decode_gb_per_s / bandwidth.machine_gb_per_s,
+                        bandwidth.machine_gb_per_s);
+  else if (t.predicted_per_second > 0)
+    line += fmt::format(", {:.1f} tokens/s", t.predicted_per_second);
+  return line + fmt::format("; peak memory {}", human_bytes(peak_bytes));
+}
+
+std::string stats_table(const Engine& engine, const Answered& answer) {
+  const Timings& t = answer.last.timings;
+  std::string out;
+  const auto row = [&](std::string_view name, const std::string& value) {
+    out += fmt::format("  {:<22} {}\n", name, value);
+  };
+  row("model", fmt::format("{}, {} parameters, {}", engine.facts().architecture, engine.facts().parameters,
+                           engine.facts().path));
+  row("finish", std::string(name_of(answer.last.finish)));
+  row("seed", std::to_string(answer.last.seed));
+  row("tokenize", fmt::format("{:.2f} ms", answer.tokenize_ms));
+  row("prompt", fmt::format("{} tokens, {:.2f} ms", t.prompt_n, t.prompt_ms));
+  row("first token after", fmt::format("{:.2f} ms", t.ttft_ms));
+  row("decode", fmt::format("{} tokens, {:.2f} ms", t.predicted_n, t.predicted_ms));
+  for (const auto& [part, planned] : engine.plan().parts)
+    row(fmt::format("memory, {}", name_of(part)),
+        fmt::format("{} planned{}", human_bytes(planned),
+                    part == MemoryPart::text || part == MemoryPart::fixed
+                        ? std::string()
+                        : fmt::format(", {} at the peak", human_bytes(memory_use(part).peak_bytes))));
+  row("memory, all", fmt::format("{} planned of {}, context {} tokens", human_bytes(engine.plan().planned_bytes),
+                                 human_bytes(engine.plan().budget_bytes), engine.plan().context_tokens));
+  return out;
+}
+
+}  // namespace outrider

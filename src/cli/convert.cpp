@@ -1,0 +1,140 @@
+// outrider convert SOURCE --mlx-path TARGET: GGUF or HF safetensors to a directory in MLX layout.
+#include "weights/convert.h"
+
+#include <exception>
+#include <mutex>
+
+#include "base/worker_pool.h"
+#include "cli/interrupts.h"
+#include "cli/verb.h"
+#include "engine/model_text_source.h"
+
+namespace outrider {
+namespace {
+
+// The pool's tasks must not throw: the first failure is kept and passed on afterwards.
+void run_passing_errors(WorkerPool& pool, std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  std::mutex mutex;
+  std::exception_ptr failure;
+  pool.run(count, [&](std::int64_t index, int) {
+    try {
+      task(index);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+}
+
+class ConvertVerb : public Verb {
+ public:
+  CLI::App* define(CLI::App& program) override {
+    CLI::App* verb =
+        program.add_subcommand("convert", "GGUF or HF safetensors to MLX layout, lossless unless quantized");
+    verb->alias("quantize");
+    verb->add_option("source,--hf-path,--model", source_, "directory, .gguf file, or local model");
+    verb->add_option("target,--mlx-path,--out", target_, "directory to make (mlx_model)");
+    verb->add_flag("-q,--quantize", quantize_, "quantize to --q-bits (4)");
+    verb->add_option("--q-bits", q_bits_, "4 or 8")->check(CLI::IsMember({4, 8}));
+    verb->add_option("--q-group-size", q_group_size_, "32, 64 or 128 (64)")->check(CLI::IsMember({32, 64, 128}));
+    verb->add_option("--q-mode", q_mode_, "affine")->check(CLI::IsMember({"affine"}));
+    verb->add_option("--q-override", overrides_,
+                     "PATTERN=BITS[/GROUP] for module paths, repeatable, the last match wins; 16: leave as stored")
+        ->expected(1)
+        ->take_all();
+    verb->add_option("--scales", scales_, "scales of K-quants: exact (f32) or f16 (exact)")
+        ->check(CLI::IsMember({"exact", "f16"}));
+    verb->add_option("--requantize-bits", requantize_bits_, "Q2_K and Q3_K become 4 or 8 bit (8)")
+        ->check(CLI::IsMember({4, 8}));
+    verb->add_flag("--dry-run", dry_run_, "say what would be written, write nothing");
+    return verb;
+  }
+
+  int run(const GlobalOptions& global) override {
+    const std::filesystem::path source = resolve_model(required_model(source_));
+    ConvertOptions options;
+    if (q_bits_ || quantize_) options.q_bits = static_cast<int>(q_bits_.value_or(4));
+    options.q_group_size = q_group_size_;
+    options.overrides = overrides_;
+    options.gguf.scales = scales_ == "f16" ? ScaleStorage::f16 : ScaleStorage::exact;
+    options.gguf.requantize_bits = requantize_bits_;
+    if (dry_run_) return show_plan(global, plan_convert(source, options));
+    if (std::filesystem::is_regular_file(source)) options.extra_files = tokenizer_files(source);
+    options.cancelled = [] { return interrupted() != 0; };
+    WorkerPool pool(global.threads);
+    options.parallel = [&](std::int64_t count, const std::function<void(std::int64_t)>& task) {
+      run_passing_errors(pool, count, task);
+    };
+    const ConvertResult result = convert_with_progress(global, source, options);
+    if (global.form != OutputForm::human)
+      write_json({{"out", result.out.string()},
+                  {"tensors", result.tensors},
+                  {"bytes", result.bytes},
+                  {"bits_per_weight", result.bits_per_weight}});
+    else
+      write_stdout(fmt::format("{}: {} tensors, {} bytes ({}), {:.3f} bits per weight\n", result.out.string(),
+                               result.tensors, result.bytes, human_bytes(result.bytes), result.bits_per_weight));
+    return 0;
+  }
+
+ private:
+  ConvertResult convert_with_progress(const GlobalOptions& global, const std::filesystem::path& source,
+                                      ConvertOptions& options) const {
+    Progress progress("converting", global.progress());
+    options.progress = [&](std::uint64_t done, std::uint64_t total) {
+      progress.update(total == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total));
+    };
+    return convert(source, target_, options);
+  }
+
+  // A GGUF file's tokenizer as the files of a model directory; none when it has no tokenizer.
+  static std::map<std::string, std::string> tokenizer_files(const std::filesystem::path& gguf) {
+    const GgufTokenizer metadata = gguf_tokenizer_metadata(GgufFile(gguf));
+    if (metadata.tokens.empty()) return {};
+    TokenizerFiles files = tokenizer_files_from_gguf(metadata);
+    return {{"tokenizer.json", std::move(files.tokenizer_json)},
+            {"tokenizer_config.json", std::move(files.tokenizer_config_json)}};
+  }
+
+  int show_plan(const GlobalOptions& global, const ConvertPlan& plan) const {
+    if (global.form != OutputForm::human) {
+      nlohmann::ordered_json items = nlohmann::ordered_json::array();
+      for (const ConvertItem& item : plan.items)
+        items.push_back({{"name", item.name},
+                         {"kind", item.kind},
+                         {"bits", item.bits},
+                         {"group_size", item.group},
+                         {"shape", item.shape},
+                         {"bytes", item.bytes},
+                         {"requantized", item.requantized}});
+      write_json({{"out", target_},
+                  {"tensors", plan.tensors},
+                  {"bytes", plan.bytes},
+                  {"bits_per_weight", plan.bits_per_weight},
+                  {"dry_run", true},
+                  {"items", std::move(items)}});
+      return 0;
+    }
+    std::string out;
+    for (const ConvertItem& item : plan.items)
+      out += fmt::format("{:<50} {:<12} {:>14} bytes{}\n", item.name,
+                         item.kind == "affine" ? fmt::format("affine {}/{}", item.bits, item.group) : item.kind,
+                         item.bytes, item.requantized ? "  requantized" : "");
+    write_stdout(out + fmt::format("{} tensors, {} bytes ({}), {:.3f} bits per weight; nothing is written\n",
+                                   plan.tensors, plan.bytes, human_bytes(plan.bytes), plan.bits_per_weight));
+    return 0;
+  }
+
+  std::string source_, target_ = "mlx_model", q_mode_ = "affine", scales_ = "exact";
+  bool quantize_ = false, dry_run_ = false;
+  std::optional<std::int64_t> q_bits_;
+  int q_group_size_ = 64, requantize_bits_ = 8;
+  std::vector<std::string> overrides_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_convert_verb() { return std::make_unique<ConvertVerb>(); }
+
+}  // namespace outrider

@@ -1,0 +1,73 @@
+// outrider fit MODEL: the memory contract as a table.
+#include "cli/verb.h"
+
+namespace outrider {
+namespace {
+
+class FitVerb : public Verb {
+ public:
+  CLI::App* define(CLI::App& program) override {
+    CLI::App* verb = program.add_subcommand("fit", "what a model costs in memory, and the largest context");
+    verb->add_option("model,--model", model_, "directory, .gguf file, or local model");
+    verb->add_option("--ctx", context_tokens_, "context to plan (the model's, or what fits)")
+        ->check(CLI::PositiveNumber);
+    verb->add_option("--rows", rows_, "rows at that context (1)")->check(CLI::PositiveNumber);
+    verb->add_option("--precision", precision_, "packed or f32 (packed)");
+    return verb;
+  }
+
+  int run(const GlobalOptions& global) override {
+    LoadOptions options = load_options(global, model_);
+    options.precision = precision_from(precision_);
+    options.context_tokens = context_tokens_;
+    options.planned_rows = rows_;
+    options.max_rows = rows_;
+    const MemoryPlan plan = plan_memory(options);
+    if (global.form == OutputForm::human)
+      write_stdout(table(plan));
+    else
+      write_json(document(plan));
+    return plan.fits() ? 0 : static_cast<int>(ErrorKind::memory);
+  }
+
+ private:
+  static nlohmann::ordered_json document(const MemoryPlan& plan) {
+    nlohmann::ordered_json parts, contexts;
+    for (const auto& [part, bytes] : plan.parts) parts[fmt::format("{}_bytes", name_of(part))] = bytes;
+    for (const auto& [rows, tokens] : plan.max_context_tokens) contexts[std::to_string(rows)] = tokens;
+    return {{"budget_bytes", plan.budget_bytes},
+            {"planned_bytes", plan.planned_bytes},
+            {"fits", plan.fits()},
+            {"parts", std::move(parts)},
+            {"context_tokens", plan.context_tokens},
+            {"rows", plan.rows},
+            {"kv_bytes_per_token", plan.kv_bytes_per_token},
+            {"max_context_tokens", std::move(contexts)}};
+  }
+
+  static std::string table(const MemoryPlan& plan) {
+    std::string out;
+    const auto row = [&](std::string_view name, std::uint64_t bytes) {
+      out += fmt::format("{:<10} {:>16}  {}\n", name, bytes, human_bytes(bytes));
+    };
+    for (const auto& [part, bytes] : plan.parts) row(name_of(part), bytes);
+    row("planned", plan.planned_bytes);
+    row("budget", plan.budget_bytes);
+    out += fmt::format("\nfor a context of {} tokens and {} row{}, {} bytes of KV per token: {}\n", plan.context_tokens,
+                       plan.rows, plan.rows == 1 ? "" : "s", plan.kv_bytes_per_token,
+                       plan.fits() ? "fits" : "does not fit");
+    for (const auto& [rows, tokens] : plan.max_context_tokens)
+      out += fmt::format("largest context for {:>2} row{}: {}\n", rows, rows == 1 ? " " : "s",
+                         tokens > 0 ? fmt::format("{} tokens", tokens) : std::string("none fits"));
+    return out;
+  }
+
+  std::string model_, precision_ = "packed";
+  std::int64_t context_tokens_ = 0, rows_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_fit_verb() { return std::make_unique<FitVerb>(); }
+
+}  // namespace outrider

@@ -1,0 +1,112 @@
+// outrider models list | info MODEL: what lies on this machine. Headers only, never tensor data.
+#include "models/model.h"
+
+#include <cstdio>
+
+#include "cli/verb.h"
+#include "weights/local_models.h"
+
+namespace outrider {
+namespace {
+
+class ModelsVerb : public Verb {
+ public:
+  CLI::App* define(CLI::App& program) override {
+    CLI::App* verb = program.add_subcommand("models", "the models on this machine");
+    verb->require_subcommand(1);
+    list_ = verb->add_subcommand("list", "models in the local caches");
+    list_->add_flag("--paths", paths_, "their paths too");
+    info_ = verb->add_subcommand("info", "parameters, bytes per kind, context, memory per token");
+    info_->add_option("model,--model", model_, "directory, .gguf file, or local model");
+    // Their arguments are taken as they come: the answer is the same for all of them.
+    for (const char* name : {"get", "rm"})
+      verb->add_subcommand(name, "not available in this version")->prefix_command();
+    return verb;
+  }
+
+  int run(const GlobalOptions& global) override {
+    if (list_->parsed()) return list(global);
+    if (info_->parsed()) return info(global);
+    throw Error(ErrorKind::usage, "models get and models rm are not available in this version",
+                "put a model directory or a .gguf file anywhere and name its path");
+  }
+
+ private:
+  int list(const GlobalOptions& global) const {
+    const std::vector<LocalModel> models = list_local_models();
+    if (global.form != OutputForm::human) {
+      nlohmann::ordered_json all = nlohmann::ordered_json::array();
+      for (const LocalModel& model : models)
+        all.push_back(
+            {{"name", model.name}, {"path", model.path.string()}, {"origin", model.origin}, {"bytes", model.bytes}});
+      write_json({{"models", std::move(all)}});
+      return 0;
+    }
+    std::string lines;
+    for (const LocalModel& model : models)
+      lines += fmt::format("{:<50} {:>10}  {}{}\n", model.name, human_bytes(model.bytes), model.origin,
+                           paths_ ? "  " + model.path.string() : std::string());
+    if (lines.empty() && !global.quiet)
+      std::fprintf(stderr, "no models in %s or %s\n", huggingface_cache().c_str(), outrider_cache().c_str());
+    write_stdout(lines);
+    return 0;
+  }
+
+  int info(const GlobalOptions& global) const {
+    const auto path = resolve_model(required_model(model_));
+    const auto source = open_model_source(path);
+    const ModelPlan plan = plan_model(*source, Precision::packed);
+    if (global.form == OutputForm::human)
+      write_stdout(info_table(path, *source, plan));
+    else
+      write_json(info_document(path, *source, plan));
+    return 0;
+  }
+
+  static nlohmann::ordered_json info_document(const std::filesystem::path& path, const ModelSource& source,
+                                              const ModelPlan& plan) {
+    const Declaration& model = plan.declaration;
+    nlohmann::ordered_json bytes;
+    for (const auto& [kind, count] : plan.bytes_by_kind) bytes[kind] = count;
+    return {{"architecture", model.architecture},
+            {"parameters", plan.parameters},
+            {"bytes", std::move(bytes)},
+            {"context_tokens", model.context_tokens},
+            {"kv_bytes_per_token", model.kv.token_bytes()},
+            {"path", path.string()},
+            {"stored_bytes", source.stored_bytes()},
+            {"packed_bytes", plan.weight_bytes},
+            {"layers", model.layers},
+            {"width", model.width},
+            {"vocab", model.vocab}};
+  }
+
+  static std::string info_table(const std::filesystem::path& path, const ModelSource& source, const ModelPlan& plan) {
+    const Declaration& model = plan.declaration;
+    std::string out;
+    const auto row = [&](std::string_view name, const std::string& value) {
+      out += fmt::format("{:<14} {}\n", name, value);
+    };
+    row("path", path.string());
+    row("architecture", fmt::format("{}, {} layers, width {}, vocabulary {}", model.architecture, model.layers,
+                                    model.width, model.vocab));
+    row("parameters", std::to_string(plan.parameters));
+    for (const auto& [kind, count] : plan.bytes_by_kind)
+      row(kind, fmt::format("{} bytes ({})", count, human_bytes(count)));
+    row("packed", fmt::format("{} bytes ({}), {} stored", plan.weight_bytes, human_bytes(plan.weight_bytes),
+                              source.stored_bytes()));
+    row("context", fmt::format("{} tokens", model.context_tokens));
+    row("KV per token", fmt::format("{} bytes", model.kv.token_bytes()));
+    return out;
+  }
+
+  std::string model_;
+  bool paths_ = false;
+  CLI::App *list_ = nullptr, *info_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_models_verb() { return std::make_unique<ModelsVerb>(); }
+
+}  // namespace outrider

@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# run_tests.sh PROGRAM: the command line from outside (serving.md section 1): exit codes, JSON keys, precedence, signals.
+# Uses bash and the standard library of python3 only. Prints every failed check; exits 1 if there was one.
+set -u
+program="$(realpath "${1:?usage: run_tests.sh PROGRAM}")"
+here="$(cd "$(dirname "$0")" && pwd)"
+goldens="$here/../../oracles/goldens/models"
+smollm2="${XDG_CACHE_HOME:-$HOME/.cache}/outrider/test-data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+export HOME="$work/home" XDG_CACHE_HOME="$work/cache" XDG_STATE_HOME="$work/state"
+mkdir -p "$HOME"
+unset OUTRIDER_CONFIG OUTRIDER_JSON OUTRIDER_JSONL HF_HOME HF_HUB_CACHE 2>/dev/null
+model="$work/tiny"
+python3 "$here/make_model.py" "$goldens/mlx_b4_g64" "$model" || exit 1
+checks=0 failures=0
+
+failed() { failures=$((failures + 1)); echo "FAILED: $*"; }
+# run EXIT-CODE ARGUMENTS...: runs the program; stdout and stderr are left in $out and $err.
+run() {
+  local expected="$1"
+  shift
+  out="$("$program" "$@" 2>"$work/err" </dev/null)"
+  local code=$?
+  err="$(cat "$work/err")"
+  checks=$((checks + 1))
+  [ "$code" = "$expected" ] || failed "outrider $*: exit $code, expected $expected; stderr: $err"
+}
+says() { checks=$((checks + 1)); [[ "$err" == *"$1"* ]] || failed "stderr lacks \"$1\": $err"; }
+prints() { checks=$((checks + 1)); [[ "$out" == *"$1"* ]] || failed "stdout lacks \"$1\": $out"; }
+prints_nothing() { checks=$((checks + 1)); [ -z "$out" ] || failed "stdout is not empty: $out"; }
+equal() { checks=$((checks + 1)); [ "$1" = "$2" ] || failed "\"$1\" is not \"$2\" ($3)"; }
+# json EXPRESSION: of the document d in $out.
+json() { printf '%s' "$out" | python3 -c "import json,sys; d=json.load(sys.stdin); print(($1))" 2>&1; }
+json_is() { equal "$(json "$1")" "$2" "$1 of $out"; }
+
+# --- overview, help, names ---
+run 2; prints_nothing; says "Subcommands"
+run 2 --quiet; prints_nothing
+run 0 --version; prints "outrider "
+run 0 version; prints "outrider "
+run 0 --help; prints "chat"
+run 0 help run; prints "--max-tokens"
+run 0 run --help; prints "--top-p"
+run 2 rnu; says 'did you mean run?'
+run 2 help rnu; says 'did you mean run?'
+run 2 run --tempp 1 "$model" x; says "unknown flag --tempp; did you mean --temp?"
+run 2 run "$model" x --jsn; says "did you mean --json?"
+run 2 run "$model" x --pipeline; says "--pipeline"
+run 2 run "$model" x y; says 'unexpected argument "y"'
+run 2 models get org/name --revision 3; says "not available in this version"
+run 2 models rm name; says "not available in this version"
+run 2 run --max-tokens many "$model" x
+run 2 run --temp 9 "$model" x; says "temperature is 9, allowed are 0 to 5"
+run 2 --threads 0 run "$model" x
+run 2 --memory-budget lots run "$model" x; says "is not a size"
+
+# --- models that are not there, not named, broken ---
+run 2 run; says "no MODEL is named"
+run 3 run "$work/nowhere" x
+mkdir "$work/broken"; echo '{"model_type":' >"$work/broken/config.json"
+run 3 run "$work/broken" x; says "config.json"
+run 3 run "$goldens/mlx_b4_g64" x; says "has no tokenizer"
+run 3 --json run "$work/nowhere" x
+json_is 'sorted(d["error"])' "['code', 'hint', 'message']"
+json_is 'd["error"]["code"]' data
+run 2 run x y --josn --json; json_is 'd["error"]["code"]' usage
+
+# --- run ---
+run 0 run "$model" "hello there" -m 8 --ignore-eos; says "decode 8 tokens"; says "peak memory"
+run 0 run "$model" fit -m 3 --quiet; equal "$err" "" "stderr of --quiet"
+run 0 --json run "$model" "hello there" -m 12 --ignore-eos --seed 5
+json_is 'sorted(set(["text","ids","finish_reason","prompt_tokens","completion_tokens","cached_tokens","seed","timings"])-set(d))' "[]"
+json_is 'd["completion_tokens"], len(d["ids"]), d["finish_reason"], d["seed"], d["cached_tokens"]' "(12, 12, 'length', 5, 0)"
+json_is 'sorted(k for k in d["timings"] if k.endswith("_ms"))' "['predicted_ms', 'prompt_ms', 'queue_ms', 'tokenize_ms', 'ttft_ms']"
+whole="$(json 'd["text"]')" ids="$(json 'd["ids"]')" prompt_tokens="$(json 'd["prompt_tokens"]')"
+equal "$prompt_tokens" 31 "prompt tokens of the chat template"
+for flags in "--threads 1" "--threads 3" "--prefill-step-size 1" "--prefill-step-size 7"; do
+  run 0 --json run "$model" "hello there" -m 12 --ignore-eos --seed 5 $flags; json_is 'd["ids"]' "$ids"
+done
+run 0 --json gen --model "$model" --prompt "hello there" -m 12 --ignore-eos; json_is 'd["ids"]' "$ids"
+out="$(printf 'hello there' | "$program" --json run "$model" -m 12 --ignore-eos 2>/dev/null)"; json_is 'd["ids"]' "$ids"
+out="$(printf 'hello there' | "$program" --json run "$model" - -m 12 --ignore-eos 2>/dev/null)"; json_is 'd["ids"]' "$ids"
+run 0 --json run "$model" "hello there" -m 12 --ignore-eos --stop "${whole:4:2}"
+json_is 'd["finish_reason"], d["stop"]' "('stop', '${whole:4:2}')"
+json_is 'd["text"]' "${whole:0:4}"
+run 0 --jsonl run "$model" "hello there" -m 12 --ignore-eos
+equal "$(printf '%s\n' "$out" | wc -l)" 13 "lines of --jsonl"
+equal "$(printf '%s\n' "$out" | python3 -c 'import json,sys; d=[json.loads(l) for l in sys.stdin]; print("".join(x["text"] for x in d[:-1])==d[-1]["text"], [i for x in d[:-1] for i in x["ids"]]==d[-1]["ids"])')" "True True" "streamed and whole"
+run 0 --json run "$model" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["prompt_tokens"]' 3
+run 0 --json run "$goldens/mlx_b4_g64" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["text"], len(d["ids"])' "('', 4)"
+run 2 run "$model" --ids 1,x; says '"x" is not a token id'
+run 2 run "$model" --ids 1,97; says "outside the vocabulary of 97"
+run 2 run "$model" x --ids 1
+run 0 --json run "$model" x -m 6 --temp 1 --seed 9 --ignore-eos; first="$(json 'd["ids"]')"
+run 0 --json run "$model" x -m 6 --temp 1 --seed 9 --ignore-eos --threads 1; json_is 'd["ids"]' "$first"
+run 0 --json run "$model" x -m 2 --top-logprobs 3; json_is 'len(d["logprobs"][0]["top_logprobs"])' 3
+run 0 --json run "$model" x --ignore-chat-template -m 1; json_is 'd["prompt_tokens"]' 1
+run 0 --json run "$model" x --system-prompt y -m 1; json_is 'd["prompt_tokens"]' 32
+run 0 --json run "$model" x --prefill-response abc -m 1; json_is 'd["prompt_tokens"]' 24
+run 0 --json run "$model" x -m 0; json_is 'd["ids"], d["finish_reason"]' "([], 'length')"
+run 2 --json run "$model" x -m 5000; json_is '"the largest max_tokens that passes is" in d["error"]["message"]' True
+run 0 run "$model" x --trust-remote-code -m 1; says "no model code is ever run"
+
+# --- flag > environment > section > top of the config > generation_config.json > built-in ---
+printf 'max-tokens = 6\nignore-eos = true\n[run]\nmax-tokens = 5\n[chat]\nmax-tokens = 9\n' >"$work/config.toml"
+count() { json 'd["completion_tokens"]'; }
+run 0 --json --config "$work/config.toml" run "$model" x; equal "$(count)" 5 "config section"
+out="$(OUTRIDER_CONFIG="$work/config.toml" OUTRIDER_MAX_TOKENS=4 "$program" --json run "$model" x 2>/dev/null)"; equal "$(count)" 4 environment
+out="$(OUTRIDER_CONFIG="$work/config.toml" OUTRIDER_MAX_TOKENS=4 "$program" --json run "$model" x -m 3 2>/dev/null)"; equal "$(count)" 3 flag
+out="$(OUTRIDER_JSON=1 "$program" run "$model" x -m 3 --ignore-eos 2>/dev/null)"; equal "$(count)" 3 "OUTRIDER_JSON"
+printf 'max-tokenz = 6\n' >"$work/bad.toml"
+run 2 --config "$work/bad.toml" run "$model" x; says "did you mean max-tokens?"
+printf 'max-tokens = "six"\n' >"$work/bad.toml"
+run 2 --config "$work/bad.toml" run "$model" x; says "max-tokens"
+cp -r "$model" "$work/sampled"; echo '{"do_sample":true,"temperature":3.0}' >"$work/sampled/generation_config.json"
+run 0 --json run "$work/sampled" x -m 12 --ignore-eos --seed 3; sampled="$(json 'd["ids"]')"
+run 0 --json run "$work/sampled" x -m 12 --ignore-eos --seed 3 --sampling-defaults mlx; greedy="$(json 'd["ids"]')"
+run 0 --json run "$work/sampled" x -m 12 --ignore-eos --seed 3 --temp 0; json_is 'd["ids"]' "$greedy"
+checks=$((checks + 1)); [ "$sampled" != "$greedy" ] || failed "generation_config.json is not used"
+out="$(OUTRIDER_ISA=nonsense "$program" run "$model" x 2>&1)"; equal $? 2 OUTRIDER_ISA
+
+# --- memory ---
+run 4 --memory-budget 60MiB run "$model" x; says "the budget is 62914560"
+run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["fits"]' False
+run 0 --json fit "$model" --ctx 512 --rows 2
+json_is 'd["planned_bytes"]==sum(d["parts"].values()), d["fits"], sorted(d["parts"])' "(True, True, ['fixed_bytes', 'kv_bytes', 'scratch_bytes', 'text_bytes', 'weights_bytes'])"
+json_is 'd["max_context_tokens"]' "{'1': 2048, '4': 2048, '16': 2048}"
+run 0 fit "$model"; prints "fits"
+
+# --- tokenize, logits, eval, models ---
+run 0 --json tokenize "$model" "ab <|im_end|>"
+json_is 'd["ids"], d["pieces"][-1], d["count"]' "([67, 68, 0, 2], '<|im_end|>', 4)"
+out="$(printf ab | "$program" --json tokenize "$model" - 2>/dev/null)"; json_is 'd["count"]' 2
+run 0 tokenize "$model" ab; prints "67  a"
+run 3 tokenize "$goldens/mlx_b4_g64" ab
+golden_ids="$(python3 "$here/check_logits.py" "$goldens/llama_gqa_4/golden.safetensors" "$goldens/llama_gqa_4/golden.safetensors" ids)"
+for limit in "1e-4 --precision f32" "2e-3 --prefill-step-size 7"; do
+  run 0 --json logits "$goldens/llama_gqa_4" --ids "$golden_ids" --hidden --out "$work/l.safetensors" ${limit#* }
+  checks=$((checks + 1))
+  python3 "$here/check_logits.py" "$work/l.safetensors" "$goldens/llama_gqa_4/golden.safetensors" "${limit%% *}" || failed "logits ($limit)"
+done
+tr , '\n' <<<"$golden_ids" >"$work/ids.txt"
+run 0 logits "$goldens/llama_gqa_4" --ids "$work/ids.txt" --out "$work/m.safetensors"
+run 2 logits "$goldens/llama_gqa_4" --ids 1,2; says "no --out"
+run 3 logits "$goldens/llama_gqa_4" --ids "$work/no-such-file" --out "$work/m.safetensors"
+python3 -c 'print("The quick brown fox jumps over the lazy dog. " * 20, end="")' >"$work/text.txt"
+run 0 --json eval perplexity "$model" --data-path "$work/text.txt" --sequence-length 100
+json_is 'd["tokens"], abs(d["perplexity"]-2.718281828459045**d["nll"])<1e-6' "(891, True)"
+perplexity="$(json 'd["nll"]')"
+run 0 --json eval perplexity "$model" --data-path "$work/text.txt" --sequence-length 100 --batch-size 3; json_is 'd["nll"]' "$perplexity"
+run 0 --json eval perplexity "$model" --data-path "$work/text.txt" --sequence-length 100 --num-samples 2; json_is 'd["tokens"]' 198
+run 2 eval perplexity "$model"; says "--data-path"
+run 2 eval
+run 0 --json models info "$model"
+json_is 'sorted(set(["architecture","parameters","bytes","context_tokens","kv_bytes_per_token"])-set(d)), sum(d["bytes"].values())==d["packed_bytes"]' "([], True)"
+mkdir -p "$XDG_CACHE_HOME/outrider/models"; cp -r "$model" "$XDG_CACHE_HOME/outrider/models/Tiny-One"
+run 0 --json models list; json_is '[m["name"] for m in d["models"]]' "['Tiny-One']"
+run 0 --json run iny-on x -m 1
+cp -r "$model" "$XDG_CACHE_HOME/outrider/models/Tiny-Other"
+run 2 run Tiny-O x; says "Tiny-Other"
+
+# --- convert ---
+run 0 --json convert "$model" "$work/converted" --dry-run; json_is 'd["dry_run"], d["bits_per_weight"]>4' "(True, True)"
+checks=$((checks + 1)); [ ! -e "$work/converted" ] || failed "--dry-run wrote something"
+run 0 --json convert "$model" "$work/converted"
+json_is 'sorted(d)' "['bits_per_weight', 'bytes', 'out', 'tensors']"
+run 0 --json run "$work/converted" "hello there" -m 12 --ignore-eos; json_is 'd["ids"]' "$ids"
+run 2 convert "$model" "$work/converted"
+run 0 --json quantize "$goldens/llama_widths_80_136" "$work/q8" --q-bits 8 --q-group-size 32 --q-override '*down_proj=16'
+run 0 --json run "$work/q8" --ids 1,2,3 -m 2
+run 2 convert "$model" "$work/q5" --q-bits 5
+
+# --- the real model, where scripts/fetch_test_data has fetched it ---
+if [ -f "$smollm2" ]; then
+  run 0 --json run "$smollm2" "What is the capital of France?" -m 24; ids="$(json 'd["ids"]')"
+  json_is '"Paris" in d["text"]' True
+  run 0 --json fit "$smollm2" --ctx 512; planned="$(json 'd["planned_bytes"]')"
+  run 0 --json convert "$smollm2" "$work/smollm2"
+  # The converted copy says the same, and the process never holds more than the plan.
+  out="$(python3 -c 'import resource, subprocess, sys
+answer = subprocess.run(sys.argv[2:], capture_output=True, text=True).stdout
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+print(answer if peak <= int(sys.argv[1]) else "peak of %d bytes, planned %s" % (peak, sys.argv[1]))' "$planned" \
+    "$program" --json run "$work/smollm2" "What is the capital of France?" -m 24 --ctx 512)"
+  json_is 'd["ids"]' "$ids"
+else
+  echo "SKIPPED: SmolLM2 is not in $(dirname "$smollm2"); run scripts/fetch_test_data"
+fi
+
+# --- signals and readers that leave ---
+# Every line of this is some 600 bytes: after a hundred the pipe is full and the program waits for its reader.
+many=(run "$model" x -m 2000 --ignore-eos --jsonl --top-logprobs 20)
+"$program" "${many[@]}" 2>/dev/null | head -n 1 >/dev/null
+equal "${PIPESTATUS[0]}" 141 "a reader that leaves"
+mkfifo "$work/pipe"
+"$program" "${many[@]}" >"$work/pipe" 2>/dev/null &
+child=$!
+{ read -r first; kill -INT "$child"; cat >"$work/rest"; } <"$work/pipe"
+wait "$child"; equal $? 130 "SIGINT during an answer"
+out="$(tail -n 1 "$work/rest")"; json_is 'd["finish_reason"], d["partial"], 0<len(d["ids"])<2000' "('cancelled', True, True)"
+"$program" "${many[@]}" >"$work/pipe" 2>/dev/null &
+child=$!
+exec 7<"$work/pipe"; read -r first <&7
+sleep 0.5; kill -TERM "$child"; sleep 0.3; kill -INT "$child"
+wait "$child"; equal $? 130 "a second signal exits at once"
+exec 7<&-
+exec 8<>"$work/pipe"  # a writer that never writes
+"$program" run "$model" - <"$work/pipe" >/dev/null 2>"$work/err" &
+child=$!
+sleep 0.5; kill -INT "$child"
+wait "$child"; equal $? 130 "SIGINT while reading the prompt"
+exec 8>&-
+
+# --- chat ---
+out="$(printf 'hi\n/save %s\n/undo\n/retry\n/set temp=0.5\n/set tmp=1\n/set temp=hot\n/nope\n/load %s\n/stats\n"""\ntwo\nlines\n"""\n/clear\n/quit\nnever\n' "$work/c.json" "$work/c.json" |
+  "$program" chat "$model" -m 4 --ignore-eos --no-history 2>"$work/err")"
+equal $? 0 "chat"; err="$(cat "$work/err")"
+says "there is nothing to take back"; says "did you mean temp?"; says "unknown command /nope"; says "first token after"
+equal "$(printf '%s\n' "$out" | wc -l)" 2 "two answers: $out"
+out="$(cat "$work/c.json")"; json_is '[m["role"] for m in d["messages"]]' "['user', 'assistant']"
+checks=$((checks + 1)); [ ! -e "$work/state/outrider/history" ] || failed "--no-history left a history"
+checks=$((checks + 1)); timeout 60 python3 "$here/terminal_chat.py" "$program" "$model" "$HOME" || failed "chat on a terminal"
+
+echo "cli: $checks checks, $failures failed"
+[ "$failures" = 0 ]
