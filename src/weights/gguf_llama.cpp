@@ -86,7 +86,9 @@ json rope_scaling(const GgufFile& file) {
     json scaling{{"rope_type", "yarn"}, {"factor", factor}};
     if (const auto original = file.integer("llama.rope.scaling.original_context_length", 1, 1 << 30))
       scaling["original_max_position_embeddings"] = *original;
-    if (const auto m = file.number("llama.rope.scaling.attn_factor")) scaling["attention_factor"] = *m;
+    // It multiplies the attention factor in one reader and replaces it in another; no known file sets it.
+    if (const auto m = file.number("llama.rope.scaling.attn_factor"); m && *m != 1.0)
+      throw file_error(file.path().string(), fmt::format("llama.rope.scaling.attn_factor is {} (accepted: 1)", *m));
     return scaling;
   }
   throw file_error(file.path().string(),

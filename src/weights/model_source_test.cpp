@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -172,6 +173,33 @@ TEST(ModelDirectory, Mxfp8LoadsAsExactBf16AndRefusesNan) {
   write_parts(dir / "model.safetensors",
               {{"model.a.weight", Dtype::U32, {2, 8}, codes}, {"model.a.scales", Dtype::U8, {2, 1}, scales}});
   EXPECT_THAT(load_error(dir, "model.a", 2, 32), HasSubstr("value [1, 0] is not finite"));
+}
+
+TEST(ModelDirectory, Mxfp8BelowTheRangeOfBf16IsKeptInF32) {
+  TestDirectory dir;
+  dir.write("config.json", R"({"quantization":{"mode":"mxfp8"}})");
+  // e8m0 0 is 2^-127, not zero (models.md 1.8); 0x09 is the e4m3 subnormal-adjacent 2^-6 * 1.125.
+  std::vector<std::byte> codes(32, std::byte{0x09}), scales{std::byte{0}};
+  write_parts(dir / "model.safetensors",
+              {{"model.a.weight", Dtype::U32, {1, 8}, codes}, {"model.a.scales", Dtype::U8, {1, 1}, scales}});
+  const auto model = open_model_source(dir.path());
+  EXPECT_EQ(model->module("model.a", 1, 32).type, FloatType::f32);
+  EXPECT_EQ(unpack(model->load_matrix("model.a", 1, 32, Precision::packed).view).values[0],
+            std::ldexp(1.125f, -6 - 127));
+}
+
+TEST(ModelDirectory, AStrayPartOfAModuleStaysUnused) {
+  TestDirectory dir;
+  dir.write("config.json", R"({"quantization":{"mode":"mxfp8"}})");
+  write_parts(dir / "model.safetensors", {{"model.a.weight", Dtype::U32, {1, 8}, std::vector<std::byte>(32)},
+                                          {"model.a.scales", Dtype::U8, {1, 1}, {std::byte{127}}},
+                                          {"model.a.biases", Dtype::F32, {1, 1}, floats(FloatType::f32, {1})},
+                                          {"model.b.weight", Dtype::F32, {1, 2}, floats(FloatType::f32, {1, 2})},
+                                          {"model.b.biases", Dtype::F32, {1, 1}, floats(FloatType::f32, {1})}});
+  const auto model = open_model_source(dir.path());
+  model->module("model.a", 1, 32);
+  model->module("model.b", 1, 2);
+  EXPECT_THAT(model->unused_tensors(), testing::ElementsAre("model.a.biases", "model.b.biases"));
 }
 
 TEST(ModelDirectory, ReadsShardsByIndexByNameAndAlone) {

@@ -16,6 +16,8 @@ namespace outrider {
 // Error (data) on values a model may not hold (a non-finite scale). Exactly one of `affine` and `dense` is set.
 struct MatrixRows {
   ModuleInfo info;
+  // The tensors these rows are read from, by their suffix after the module path; others of the module stay unused.
+  std::vector<std::string_view> parts = {".weight"};
   // codes [k], one per byte; scales and biases [k/G] of info.type.
   std::function<void(std::int64_t row, std::uint8_t* codes, std::byte* scales, std::byte* biases)> affine;
   // values [k] of info.type.

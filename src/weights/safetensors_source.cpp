@@ -180,6 +180,7 @@ MatrixRows SafetensorsModel::affine_rows(const std::string& path, const Checkpoi
   memory.scales = scales.file->bytes(*scales.tensor).data();
   memory.biases = biases.file->bytes(*biases.tensor).data();
   MatrixRows out = rows_of(memory);
+  out.parts = {".weight", ".scales", ".biases"};
   out.affine = [read = std::move(out.affine), memory, path, origin = path_.string()](
                    std::int64_t row, std::uint8_t* codes, std::byte* row_scales, std::byte* row_biases) {
     read(row, codes, row_scales, row_biases);
@@ -200,30 +201,38 @@ MatrixRows SafetensorsModel::affine_rows(const std::string& path, const Checkpoi
   return out;
 }
 
-// mxfp8 runs as dense (numerics.md 2): e4m3 * 2^e has 4 significant bits, so bf16 holds it unless the exponent is
-// extreme.
+// mxfp8 runs as dense (numerics.md 2). e4m3 * 2^e has 4 significant bits and is at least 2^(e-9), so bf16 holds every
+// value of a group whose scale is at least 2^(-126+9); a matrix with a smaller scale is kept in f32.
 MatrixRows SafetensorsModel::mxfp8_rows(const std::string& path, const CheckpointTensor& weight) const {
   const CheckpointTensor& scales = matrix(path + ".scales");
   const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1] * 4;
   constexpr int kGroup = group_of(FpMode::mxfp8);
+  constexpr std::uint8_t kLeastOfBf16 = 127 - 126 + 9;
   if (scales.tensor->dtype != Dtype::U8 || scales.tensor->shape != std::vector<std::int64_t>{n, k / kGroup} ||
       k % kGroup != 0)
     throw tensor_error(path_.string(), path + ".scales",
                        fmt::format("is {} {} (mxfp8 needs U8 [{}, {}])", name_of(scales.tensor->dtype),
                                    shape_text(scales.tensor->shape), n, k / kGroup));
+  const auto exponents = scales.file->bytes(*scales.tensor);
+  const bool small = std::any_of(exponents.begin(), exponents.end(),
+                                 [](std::byte e) { return std::to_integer<std::uint8_t>(e) < kLeastOfBf16; });
   MatrixRows out;
-  out.info = {PackedKind::dense, FloatType::bf16, 0, 0, n, k, false};
-  out.dense = [codes = weight.file->bytes(*weight.tensor), exponents = scales.file->bytes(*scales.tensor), k, path,
-               origin = path_.string()](std::int64_t row, std::byte* values) {
+  out.info = {PackedKind::dense, small ? FloatType::f32 : FloatType::bf16, 0, 0, n, k, false};
+  out.parts = {".weight", ".scales"};
+  out.dense = [codes = weight.file->bytes(*weight.tensor), exponents, k, small, path, origin = path_.string()](
+                  std::int64_t row, std::byte* values) {
     std::vector<float> decoded(static_cast<std::size_t>(k));
     dequantize_fp(FpMode::mxfp8, codes.data() + row * k, exponents.data() + row * (k / kGroup), 0.0f, decoded);
     for (std::int64_t j = 0; j < k; ++j) {
-      const std::uint16_t bits = bf16_from_f32(decoded[static_cast<std::size_t>(j)]);
-      if (!(f32_from_bf16(bits) == decoded[static_cast<std::size_t>(j)]) ||
-          !std::isfinite(decoded[static_cast<std::size_t>(j)]))
-        throw tensor_error(origin, path + ".weight",
-                           fmt::format("value [{}, {}] is not finite or below the range of bf16", row, j));
-      std::memcpy(values + 2 * j, &bits, 2);
+      const float value = decoded[static_cast<std::size_t>(j)];
+      if (!std::isfinite(value))
+        throw tensor_error(origin, path + ".weight", fmt::format("value [{}, {}] is not finite", row, j));
+      if (small) {
+        std::memcpy(values + 4 * j, &value, 4);
+      } else {
+        const std::uint16_t bits = bf16_from_f32(value);
+        std::memcpy(values + 2 * j, &bits, 2);
+      }
     }
   };
   out.drop = [weight, n](std::int64_t begin, std::int64_t end) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -74,6 +75,20 @@ TEST(Safetensors, UncommittedWriterLeavesNothingAndKeepsTheOldFile) {
   }
   EXPECT_EQ(read_text_file(path), "old");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
+}
+
+TEST(Safetensors, WriterFollowsLinksAndRefusesWhatIsNoRegularFile) {
+  TestDirectory dir;
+  const auto real = dir.write("real", "old"), link = dir / "link", fifo = dir / "fifo";
+  std::filesystem::create_symlink("real", link);
+  write_file_whole(link, "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(read_text_file(real), "new");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(message_of([&] { write_file_whole(fifo, "x"); }), HasSubstr("fifo is not a regular file"));
+  EXPECT_THAT(message_of([&] { SafetensorsWriter(fifo, {}, {}); }), HasSubstr("fifo is not a regular file"));
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+  EXPECT_THAT(message_of([&] { write_file_whole(dir.path(), "x"); }), HasSubstr("is not a regular file"));
 }
 
 TEST(Safetensors, FileThatShrinksWhileOpenIsAnErrorNotAFault) {

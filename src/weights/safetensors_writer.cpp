@@ -21,6 +21,18 @@ namespace fs = std::filesystem;
               error == ENOSPC ? "free disk space and try again" : "");
 }
 
+// Where a file will really appear: behind symbolic links, and never in place of a device, a fifo or a directory.
+fs::path real_target(const fs::path& target) {
+  std::error_code fault, absent;
+  const fs::path real = fs::is_symlink(target, absent) ? fs::weakly_canonical(target, fault) : target;
+  if (fault) fail(target, "resolve", fault.value());
+  const fs::file_status status = fs::status(real, absent);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    throw Error(ErrorKind::usage, fmt::format("{} is not a regular file", target.string()),
+                "name a file that may be replaced");
+  return real;
+}
+
 fs::path temporary_name(const fs::path& target) {
   return target.parent_path() / fmt::format(".{}.{}.tmp", target.filename().string(), getpid());
 }
@@ -63,7 +75,8 @@ void sync_directory(const fs::path& directory) {
   if (result != 0 && error != EINVAL) fail(path, "sync directory", error);
 }
 
-void write_file_whole(const fs::path& target, std::string_view text) {
+void write_file_whole(const fs::path& wanted, std::string_view text) {
+  const fs::path target = real_target(wanted);
   const fs::path temporary = temporary_name(target);
   int descriptor = create(temporary);
   try {
@@ -76,9 +89,9 @@ void write_file_whole(const fs::path& target, std::string_view text) {
   }
 }
 
-SafetensorsWriter::SafetensorsWriter(fs::path target, std::vector<StoredTensor> tensors,
+SafetensorsWriter::SafetensorsWriter(const fs::path& target, std::vector<StoredTensor> tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : target_(std::move(target)), temporary_(temporary_name(target_)), tensors_(std::move(tensors)) {
+    : target_(real_target(target)), temporary_(temporary_name(target_)), tensors_(std::move(tensors)) {
   std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   nlohmann::json header = nlohmann::json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;

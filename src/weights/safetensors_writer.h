@@ -15,11 +15,12 @@
 namespace outrider {
 
 // Move-free, one file. Tensors are written in any order and in pieces; commit() checks that every byte was written.
-// Without commit() the destructor removes the temporary file. Errors: data (cannot create, disk full).
+// Without commit() the destructor removes the temporary file. Errors: usage (the target exists and is no regular file;
+// symbolic links are followed), runtime (cannot create, disk full).
 class SafetensorsWriter {
  public:
   // `tensors`: name, dtype and shape (offset and bytes are computed here). Names must be distinct (checked).
-  SafetensorsWriter(std::filesystem::path target, std::vector<StoredTensor> tensors,
+  SafetensorsWriter(const std::filesystem::path& target, std::vector<StoredTensor> tensors,
                     const std::map<std::string, std::string>& metadata);
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
@@ -46,7 +47,7 @@ struct F32Tensor {
 void write_safetensors(const std::filesystem::path& target, std::span<const F32Tensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
-// Writes `text` the same way (temporary sibling, fsync, rename, fsync of the directory).
+// Writes `text` the same way (temporary sibling, fsync, rename, fsync of the directory), with the same errors.
 void write_file_whole(const std::filesystem::path& target, std::string_view text);
 // fsync of a directory, so that a rename inside it survives a power cut. Throws Error (runtime).
 void sync_directory(const std::filesystem::path& directory);

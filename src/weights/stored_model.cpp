@@ -24,7 +24,7 @@ MatrixRows StoredModel::checked_rows(std::string_view path, std::int64_t n, std:
     throw tensor_error(path_.string(), std::string(path) + ".weight",
                        fmt::format("is [{}, {}], the config implies [{}, {}]", info.n, info.k, side(n), side(k)));
   }
-  for (const char* part : {".weight", ".scales", ".biases"}) mark_used(std::string(path) + part);
+  for (const std::string_view part : found.parts) mark_used(std::string(path).append(part));
   return found;
 }
 
