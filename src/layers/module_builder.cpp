@@ -79,6 +79,7 @@ AlignedBuffer ModuleBuilder::vector(std::string_view kind, const std::string& te
 
 Linear ModuleBuilder::linear(std::string_view kind, const std::string& path, std::int64_t n, std::int64_t k,
                              HasBias bias) {
+  linears_[path] = {n, k};
   Linear linear;
   linear.weight = matrix(kind, path, n, k, bias);
   if (bias == HasBias::yes) linear.bias = vector(kind, path + ".bias", n);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -14,6 +15,12 @@
 #include "weights/model_source.h"
 
 namespace outrider {
+
+// Output and input width of a Linear, by its path.
+struct LinearShape {
+  std::int64_t out = 0, in = 0;
+};
+using LinearShapes = std::map<std::string, LinearShape, std::less<>>;
 
 enum class HasBias : std::uint8_t { no, yes };
 
@@ -31,6 +38,9 @@ class ModuleBuilder {
   std::size_t bytes() const;  // packed, as charged to MemoryPart::weights
   std::int64_t parameters() const { return parameters_; }
   const std::vector<std::pair<std::string, std::size_t>>& bytes_by_kind() const { return bytes_by_kind_; }
+
+  // Every Linear asked for.
+  const LinearShapes& linears() const { return linears_; }
 
   // Error (data) with both lists unless every needed tensor exists and every tensor of the source is needed or dropped
   // (models.md 1.5).
@@ -50,6 +60,7 @@ class ModuleBuilder {
   std::vector<std::pair<std::string, std::size_t>> bytes_by_kind_;
   std::set<std::string, std::less<>> vectors_;  // asked for; headers know no vectors
   std::vector<std::string> missing_;
+  LinearShapes linears_;
 };
 
 }  // namespace outrider

@@ -45,6 +45,7 @@ struct Declaration {
   std::int64_t layers = 0, width = 0, ffn = 0, vocab = 0;
   std::int64_t context_tokens = 0;  // longest prompt + answer
   Support embeddings = Support::no, hidden_tap = Support::yes, native_draft = Support::no, kv_codecs = Support::no;
+  Support grammar = Support::no;
   std::string not_trainable;  // reason why there is no trainable part yet
 };
 

@@ -98,7 +98,7 @@ Described describe(const ModelSource& source, Precision precision) {
   d.weights = build_llama(builder, d.config);
   builder.check_complete([&](std::string_view tensor) { return llama_drops(d.config, tensor); });
   d.plan.declaration = declare_llama(d.config, precision);
-  check_declaration(d.plan.declaration);
+  check_declaration(d.plan.declaration, builder.linears());
   d.plan.precision = precision;
   d.plan.weight_bytes = builder.bytes();
   d.plan.parameters = builder.parameters();
@@ -128,21 +128,28 @@ const LlamaFamily& llama_family(const nlohmann::json& json, std::string_view ori
               fmt::format("{}: model_type {} is unknown (accepted: {})", origin, type, supported_names()));
 }
 
-void check_declaration(const Declaration& d) {
-  OUTRIDER_CHECK(!d.architecture.empty() && !d.phases.empty(), "a declaration without name or phases");
-  OUTRIDER_CHECK(d.layers > 0 && d.width > 0 && d.vocab > 0 && d.context_tokens > 0, "declared dims of {}",
-                 d.architecture);
+void check_declaration(const Declaration& d, const LinearShapes& graph) {
+  const auto require = [&](bool holds, const std::string& fact) {
+    if (!holds) throw Error(ErrorKind::data, fmt::format("the declaration of {} {}", d.architecture, fact));
+  };
+  require(!d.architecture.empty() && !d.phases.empty(), "lacks a name or phases");
+  require(d.layers > 0 && d.width > 0 && d.vocab > 0 && d.context_tokens > 0, "lacks dims");
   std::int64_t full = 0;
   for (const CacheLayerDecl& layer : d.cache_layers) {
-    OUTRIDER_CHECK(layer.model_layer >= 0 && layer.model_layer < d.layers, "cache layer of layer {}",
-                   layer.model_layer);
+    require(layer.model_layer >= 0 && layer.model_layer < d.layers,
+            fmt::format("has a cache layer for layer {} of {}", layer.model_layer, d.layers));
     full += layer.kind == CacheKind::full ? 1 : 0;
   }
-  OUTRIDER_CHECK(d.kv.layers == full, "{} cache layers declared, {} laid out", full, d.kv.layers);
+  require(d.kv.layers == full, fmt::format("has {} full cache layers, {} are laid out", full, d.kv.layers));
   std::set<std::string_view> paths;
   for (const LoraTarget& target : d.lora_targets) {
-    OUTRIDER_CHECK(target.in > 0 && target.out > 0 && target.layer < d.layers, "LoRA target {}", target.path);
-    OUTRIDER_CHECK(paths.insert(target.path).second, "LoRA target {} twice", target.path);
+    const auto found = graph.find(target.path);
+    require(found != graph.end(), fmt::format("names the adapter target {}, which the graph lacks", target.path));
+    require(found->second.in == target.in && found->second.out == target.out,
+            fmt::format("gives {} as {} -> {}, the graph has {} -> {}", target.path, target.in, target.out,
+                        found->second.in, found->second.out));
+    require(target.layer >= 0 && target.layer < d.layers && paths.insert(target.path).second,
+            fmt::format("names the adapter target {} twice or outside its layers", target.path));
   }
 }
 

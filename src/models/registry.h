@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "layers/module_builder.h"
 #include "models/llama_config.h"
 #include "models/model.h"
 
@@ -14,7 +15,8 @@ namespace outrider {
 // model_type, an unknown one, or a known one that is not supported, with the reason.
 const LlamaFamily& llama_family(const nlohmann::json& config, std::string_view origin);
 
-// CHECKs that a declaration is complete and agrees with itself (runtime.md section 6).
-void check_declaration(const Declaration& declaration);
+// Error (data) unless the declaration is complete and claims only what the graph has (runtime.md section 6): its dims,
+// its cache layers, and an adapter target for existing Linears of the same shape only.
+void check_declaration(const Declaration& declaration, const LinearShapes& graph);
 
 }  // namespace outrider

@@ -129,6 +129,32 @@ TEST(Registry, MiniCpm5DeclaresItsCachesAndTargets) {
   EXPECT_EQ(plan_model(minicpm5(), Precision::f32).declaration.kv.token_bytes(), 2 * d.kv.token_bytes());
 }
 
+TEST(Registry, ADeclarationWithoutPartsOrThatOverclaimsIsRefused) {
+  const Declaration good = plan_model(minicpm5(), Precision::packed).declaration;
+  LinearShapes graph;
+  for (const LoraTarget& target : good.lora_targets) graph[target.path] = {target.out, target.in};
+  const auto fault = [&](const std::function<void(Declaration&)>& change) -> std::string {
+    Declaration d = good;
+    change(d);
+    try {
+      check_declaration(d, graph);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(fault([](Declaration&) {}), "accepted");
+  EXPECT_THAT(fault([](Declaration& d) { d = {}; }), testing::HasSubstr("lacks a name or phases"));
+  EXPECT_THAT(fault([](Declaration& d) { d.cache_layers[0].model_layer = 24; }), testing::HasSubstr("layer 24 of 24"));
+  EXPECT_THAT(fault([](Declaration& d) { d.cache_layers.pop_back(); }), testing::HasSubstr("23 full cache layers"));
+  EXPECT_THAT(fault([](Declaration& d) { d.lora_targets[3].path = "model.layers.0.self_attn.x_proj"; }),
+              testing::HasSubstr("x_proj, which the graph lacks"));
+  EXPECT_THAT(fault([](Declaration& d) { d.lora_targets[0].out = 1; }),
+              testing::HasSubstr("as 1536 -> 1, the graph has 1536 -> 2048"));
+  EXPECT_THAT(fault([](Declaration& d) { d.lora_targets[1] = d.lora_targets[0]; }), testing::HasSubstr("twice"));
+}
+
 TEST(Registry, MiniCpm5PlanCountsParametersAndBytes) {
   const ModelPlan plan = plan_model(minicpm5(), Precision::packed);
   const std::int64_t layer = 2 * 2048 * 1536 + 2 * 256 * 1536 + 3 * 4608 * 1536;
