@@ -1,12 +1,12 @@
 # make run    set up, build, fetch SmolLM2-135M-Instruct once and answer PROMPT with it
 # make build  set up and build build/outrider
 # make test   everything the gate runs (.ci/run)
-# make soak   the long forms: fuzzing, identity schedules, gcc build
+# make soak   the long forms: fuzzing, identity schedules, ThreadSanitizer, the gcc build
 # make kernels-static  a self-contained test program of the kernels, to carry to another processor
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: run build test soak test-sanitized gcc kernels-static format clean setup
+.PHONY: run build test soak test-sanitized test-threads gcc kernels-static format clean setup
 
 JOBS ?= 2
 PROMPT ?= Explain in two sentences why the sky is blue.
@@ -35,8 +35,7 @@ test: setup
 	@$(MAKE) --no-print-directory test-sanitized
 	@ctest --test-dir build --output-on-failure --no-tests=error -j 1
 
-# Address and undefined-behaviour sanitizers over the rooms that parse, own memory or schedule; with clang, short fuzz.
-SANITIZED_ROOMS := base state weights text engine
+# Address and undefined-behaviour sanitizers over the tests of every room; with clang, short fuzz.
 test-sanitized: setup
 	@$(call configure,build-sanitized,-DOUTRIDER_SANITIZE=address$(comma)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DOUTRIDER_RUST_TARGET_DIR=$(CURDIR)/build/rust -DOUTRIDER_FUZZ=$$([[ $$CXX == clang* ]] && echo ON || echo OFF))
@@ -44,9 +43,16 @@ test-sanitized: setup
 	@ctest --test-dir build-sanitized --output-on-failure --no-tests=error -j 1 -L sanitized
 comma := ,
 
-soak: test gcc
+soak: test gcc test-threads
 	@OUTRIDER_SOAK=1 ctest --test-dir build --output-on-failure -L unit --timeout 7200
 	@OUTRIDER_SOAK=1 ctest --test-dir build-sanitized --output-on-failure -L sanitized --timeout 7200
+
+# ThreadSanitizer over the rooms that share work between threads.
+test-threads: setup
+	@$(call configure,build-threads,-DOUTRIDER_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DOUTRIDER_RUST_TARGET_DIR=$(CURDIR)/build/rust)
+	@ninja -C build-threads -j $(JOBS) base_test device_test state_test engine_test
+	@ctest --test-dir build-threads --output-on-failure --no-tests=error -R '^(base|device|state|engine)$$'
 
 # The second compiler: builds with warnings as errors and passes the unit tests.
 gcc: setup
@@ -64,4 +70,4 @@ format: setup
 	@git ls-files -co --exclude-standard 'src/*.h' 'src/*.cpp' 'src/*.inc' 'fuzz/*.cpp' 'bench/*.cpp' | xargs clang-format-19 -i
 
 clean:
-	@rm -rf build build-sanitized build-gcc build-static
+	@rm -rf build build-sanitized build-gcc build-static build-threads

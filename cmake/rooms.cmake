@@ -50,7 +50,7 @@ target_include_directories(outrider_rust INTERFACE ${OUTRIDER_RUST_DIR}/include)
 target_link_libraries(outrider_rust INTERFACE ${OUTRIDER_RUST_LIB} Threads::Threads ${CMAKE_DL_LIBS} m)
 
 # Rooms whose tests also run under sanitizers in the gate, and the target that builds them and the fuzzers.
-set(OUTRIDER_SANITIZED_ROOMS base state weights text engine)
+set(OUTRIDER_SANITIZED_ROOMS base kernels device weights layers state models text engine)
 set(OUTRIDER_SANITIZER_OPTIONS "ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1;UBSAN_OPTIONS=print_stacktrace=1")
 add_custom_target(sanitized)
 
