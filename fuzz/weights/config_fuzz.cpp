@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   guarded([&] {
     const nlohmann::json config = parse_json({reinterpret_cast<const char*>(data), size}, "config.json");
     guarded([&] { QuantizationMap::from_config(config, "config.json").parameters("model.layers.0.mlp.up_proj"); });
-    guarded([&] { stop_ids(config, config, std::nullopt, 1000); });
+    guarded([&] { stop_ids(config, config, {}, 1000); });
     const ConfigReader reader(config, "config.json");
     guarded([&] { reader.dimension("hidden_size"); });
     guarded([&] { reader.number("rope_theta", 1, 1e12, 1e4); });

@@ -88,6 +88,13 @@ void set_float_environment() {
 #endif
 }
 
+void enter_float_environment() {
+  thread_local bool entered = false;
+  if (entered) return check_float_environment();
+  set_float_environment();
+  entered = true;
+}
+
 void check_float_environment() {
   OUTRIDER_CHECK(float_environment_holds(), "this thread does not round half to even with subnormals kept");
 }
@@ -118,6 +125,9 @@ struct WorkerPool::Impl {
       throw Error(ErrorKind::runtime,
                   fmt::format("the system started {} of {} threads: {}", started, threads, error.what()),
                   "lower --threads");
+    } catch (...) {  // out of memory: the started threads would be joined without being told to stop
+      stop_workers();
+      throw;
     }
   }
   ~Impl() { stop_workers(); }
@@ -136,6 +146,7 @@ struct WorkerPool::Impl {
     for (;;) {
       const std::int64_t left = remaining.fetch_sub(1, std::memory_order_acq_rel);
       if (left <= 0) break;
+      if (done == 0) check_float_environment();
       total = tasks;
       (*task)(total - left, thread);
       ++done;

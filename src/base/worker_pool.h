@@ -9,7 +9,8 @@ namespace outrider {
 
 // `threads` threads in all, the caller of run() among them; the others are owned, named and joined here. Workers spin
 // briefly for the next loop, then park, so that an idle pool burns no CPU. Every thread gets the floating-point
-// environment of numerics.md section 1 (set_float_environment). Not reentrant: run() from one thread at a time.
+// environment of numerics.md section 1 (set_float_environment); a worker CHECKs it at its first claim of a loop. Not
+// reentrant: run() from one thread at a time.
 class WorkerPool {
  public:
   // threads >= 1; 0 means default_threads().
@@ -31,8 +32,10 @@ class WorkerPool {
 // Physical cores this process may run on (affinity mask, cgroup quota), at least 1.
 int default_threads();
 
-// MXCSR = 0x1F80 on x86, FPCR = 0 on ARM: round half to even, no flush to zero. check_* CHECKs it (step entry).
+// MXCSR = 0x1F80 on x86, FPCR = 0 on ARM: round half to even, no flush to zero. check_* CHECKs it. enter_* is for the
+// start of a step: sets it when the calling thread enters for the first time and CHECKs it from then on.
 void set_float_environment();
 void check_float_environment();
+void enter_float_environment();
 
 }  // namespace outrider

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/failure_injection.h"
 
 namespace outrider {
 namespace {
@@ -140,7 +141,45 @@ TEST(WorkerPool, StopsWhileWorkersAreStillStarting) {
   for (int i = 0; i < 50; ++i) WorkerPool pool(3);
 }
 
+// Threads that have been started are stopped and joined when a later one cannot be.
+TEST(WorkerPool, AnAllocationThatFailsWhileStartingLeavesNoThreadBehind) {
+  if (!kHeapIsCounted) GTEST_SKIP() << "this build does not count the heap";
+  const std::int64_t failed = for_every_failure([](FailurePlan& plan) { plan.run([] { WorkerPool pool(4); }); });
+  EXPECT_GE(failed, 4);  // the pool itself and each thread
+}
+
 #if defined(__x86_64__)
+TEST(WorkerPoolDeath, AWorkerChecksTheFloatEnvironmentWhenItClaims) {
+  EXPECT_DEATH(
+      {
+        WorkerPool pool(2);
+        for (int loop = 0; loop < 100; ++loop)
+          pool.run(8, [](std::int64_t, int thread) {
+            std::this_thread::sleep_for(1ms);
+            if (thread == 1) _mm_setcsr(0x1F80 | 0x8000);
+          });
+      },
+      "subnormals");
+}
+
+TEST(FloatEnvironment, IsSetWhenAThreadFirstEntersAndCheckedAfterwards) {
+  const unsigned saved = _mm_getcsr();
+  _mm_setcsr(0x1F80 | 0x8040);  // inherited by the thread
+  std::thread([] {
+    enter_float_environment();
+    EXPECT_EQ(_mm_getcsr() & ~0x3Fu, 0x1F80u);
+  }).join();
+  _mm_setcsr(saved);
+  enter_float_environment();
+  enter_float_environment();
+  EXPECT_DEATH(
+      {
+        _mm_setcsr(0x1F80 | 0x8000);
+        enter_float_environment();
+      },
+      "subnormals");
+}
+
 TEST(WorkerPool, GivesEveryThreadTheFloatEnvironmentWhateverTheCreatorHad) {
   const unsigned saved = _mm_getcsr();
   _mm_setcsr(0x1F80 | 0x8040 | 0x6000);  // flush to zero, subnormals are zero, toward zero; inherited by new threads

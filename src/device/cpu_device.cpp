@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "kernels/math.h"
 
@@ -33,6 +34,18 @@ void check_tensor(const Tensor& x, std::int64_t rows, std::int64_t width, const 
   OUTRIDER_CHECK(x.rows == rows && x.width == width, "{} is [{}, {}], expected [{}, {}]", what, x.rows, x.width, rows,
                  width);
   OUTRIDER_CHECK(x.stride >= x.width, "{}: stride {} below width {}", what, x.stride, x.width);
+}
+
+// ln of the f64 sum over tiles (numerics.md section 7). A row of -inf has the sum 0, ln -inf: the sampler reports the
+// dead end. Tiles of NaN or +inf have a NaN sum, which stays one whatever the maximum is.
+double ln_of_tiles(std::span<const float> tile_max, const float* tile_sum, float top) {
+  const bool nothing = top == -std::numeric_limits<float>::infinity();  // no number above -inf: -inf - -inf is NaN
+  double sum = 0;
+  for (std::size_t t = 0; t < tile_max.size(); ++t)
+    sum += static_cast<double>(tile_sum[t]) *
+           (nothing ? 1.0 : exp64(static_cast<double>(tile_max[t]) - static_cast<double>(top)));
+  if (std::isnan(sum)) return sum;
+  return sum > 0 ? log64(sum) : -std::numeric_limits<double>::infinity();
 }
 
 }  // namespace
@@ -173,13 +186,23 @@ void CpuDevice::gather(Tensor x, std::span<const std::int64_t> picks, Tensor out
   }
 }
 
+std::size_t CpuDevice::normalizer_scratch_bytes(std::int64_t rows, std::int64_t vocab) const {
+  return static_cast<std::size_t>(std::min(rows, kNormalizerRows) * ceil_div(vocab, kTileVocab) * 2) * sizeof(float);
+}
+
+void CpuDevice::reserve_normalizers(std::int64_t rows, std::int64_t vocab) {
+  const std::size_t needed = normalizer_scratch_bytes(rows, vocab);
+  if (tiles_.size() >= needed) return;
+  tiles_ = AlignedBuffer();  // the old and the new one are never held at once
+  tiles_ = AlignedBuffer(needed, MemoryPart::scratch);
+}
+
 void CpuDevice::log_normalizers(Tensor z, float* max, double* ln_sum) {
   check_tensor(z, z.rows, z.width, "logits");
   if (z.rows == 0) return;
   const std::int64_t tiles = ceil_div(z.width, kTileVocab), tasks_per_row = ceil_div(tiles, kTilesPerTask);
   const std::int64_t group = std::min(z.rows, kNormalizerRows);
-  const auto needed = static_cast<std::size_t>(group * tiles * 2) * sizeof(float);
-  if (tiles_.size() < needed) tiles_ = AlignedBuffer(needed, MemoryPart::fixed);
+  reserve_normalizers(z.rows, z.width);
   float* const tile_max = tiles_.as<float>().data();
   float* const tile_sum = tile_max + group * tiles;
   for (std::int64_t begin = 0; begin < z.rows; begin += group) {
@@ -192,12 +215,8 @@ void CpuDevice::log_normalizers(Tensor z, float* max, double* ln_sum) {
     for (std::int64_t r = 0; r < rows; ++r) {
       const float* m = tile_max + r * tiles;
       const float top = *std::max_element(m, m + tiles);
-      double sum = 0;  // a row of -inf keeps 0: ln is -inf, and the sampler reports the dead end
-      for (std::int64_t t = 0; t < tiles && top > -std::numeric_limits<float>::infinity(); ++t)
-        sum +=
-            static_cast<double>(tile_sum[r * tiles + t]) * exp64(static_cast<double>(m[t]) - static_cast<double>(top));
       max[begin + r] = top;
-      ln_sum[begin + r] = sum > 0 ? log64(sum) : -std::numeric_limits<double>::infinity();
+      ln_sum[begin + r] = ln_of_tiles({m, static_cast<std::size_t>(tiles)}, tile_sum + r * tiles, top);
     }
   }
 }

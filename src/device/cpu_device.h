@@ -39,6 +39,8 @@ class CpuDevice final : public Device {
                  Tensor q, Tensor out, Arena& arena) override;
   void gather(Tensor x, std::span<const std::int64_t> picks, Tensor out) override;
   void log_normalizers(Tensor z, float* max, double* ln_sum) override;
+  std::size_t normalizer_scratch_bytes(std::int64_t rows, std::int64_t vocab) const override;
+  void reserve_normalizers(std::int64_t rows, std::int64_t vocab) override;
   void argmax(Tensor z, std::int32_t* ids, std::uint32_t* faults) override;
 
   std::size_t linear_scratch_bytes(LinearOperation operation, std::int64_t tokens, std::int64_t width,
@@ -64,7 +66,7 @@ class CpuDevice final : public Device {
   WorkerPool pool_;
   const KernelTable& kernels_;
   std::string name_;
-  // Of log_normalizers(): two floats per tile of 256 for 16 rows, at most a few hundred kB of the fixed allowance.
+  // Of log_normalizers(): two floats per tile of 256 for 16 rows.
   AlignedBuffer tiles_;
 };
 

@@ -79,6 +79,43 @@ TEST(CpuDevice, LogNormalizersMatchDoubleAndDoNotDependOnThreads) {
   EXPECT_EQ(ln_sum[5], -std::numeric_limits<double>::infinity());
 }
 
+TEST(CpuDevice, NormalizersTakeTheirScratchOnceAndNoMoreThanPlanned) {
+  CpuDevice device(2, kernels());
+  const std::size_t before = memory_use(MemoryPart::scratch).now_bytes;
+  const auto taken = [&] { return memory_use(MemoryPart::scratch).now_bytes - before; };
+  device.reserve_normalizers(100, 5000);
+  EXPECT_EQ(taken(), device.normalizer_scratch_bytes(100, 5000));
+  EXPECT_EQ(taken(), 16u * 20 * 2 * sizeof(float));  // 16 rows at a time, 20 tiles of 256
+  reset_memory_peaks();
+  Values z = Values::random(37, 5000, 4);
+  std::vector<float> max(37);
+  std::vector<double> ln_sum(37);
+  device.log_normalizers(z.tensor(), max.data(), ln_sum.data());
+  device.log_normalizers(z.tensor().slice(0, 3).columns(0, 700), max.data(), ln_sum.data());
+  EXPECT_EQ(memory_use(MemoryPart::scratch).peak_bytes - before, taken());
+  EXPECT_EQ(taken(), device.normalizer_scratch_bytes(37, 5000));
+}
+
+// A row that holds a NaN or +inf has no sum: a finite or infinite one would score as a certain token.
+TEST(CpuDevice, LogNormalizersKeepANaN) {
+  constexpr std::int64_t kVocab = 1000;
+  for (const KernelTable* table : present_tables()) {
+    Values z = Values::random(6, kVocab, 14);
+    z.row(0)[999] = kNan;
+    std::fill(z.row(1), z.row(1) + kVocab, kNan);
+    std::fill(z.row(2), z.row(2) + kVocab, -kInf);
+    z.row(2)[300] = kNan;
+    z.row(3)[300] = kInf;
+    std::fill(z.row(4), z.row(4) + kVocab, -kInf);
+    std::vector<float> max(6);
+    std::vector<double> ln_sum(6);
+    CpuDevice(2, *table).log_normalizers(z.tensor(), max.data(), ln_sum.data());
+    for (const std::size_t r : {0u, 1u, 2u, 3u}) EXPECT_TRUE(std::isnan(ln_sum[r])) << r << " " << name_of(table->isa);
+    EXPECT_EQ(ln_sum[4], -std::numeric_limits<double>::infinity());
+    EXPECT_TRUE(std::isfinite(ln_sum[5]));
+  }
+}
+
 // Rotates, norms, scales and stores one token by the portable kernels, written out.
 TEST(CpuDevice, RopeStoreEqualsItsParts) {
   constexpr std::int64_t kWidth = 16, kHeads = 4, kKv = 2, kTokens = 70, kHalf = 6;

@@ -91,7 +91,12 @@ class Device {
   // Rows `picks` of x into out [picks, width].
   virtual void gather(Tensor x, std::span<const std::int64_t> picks, Tensor out) = 0;
   // numerics.md section 7 per row of z [R,V]: max and ln of the f64 sum, so that logp_y = (z_y - max) - ln_sum.
+  // A NaN or +inf in the row: ln_sum NaN. A row of -inf: both -inf.
   virtual void log_normalizers(Tensor z, float* max, double* ln_sum) = 0;
+  // Bytes log_normalizers() keeps between calls of up to `rows` rows of `vocab` logits, and the taking of them
+  // (MemoryPart::scratch) ahead of the first step. Without it the first call takes what it needs.
+  virtual std::size_t normalizer_scratch_bytes(std::int64_t rows, std::int64_t vocab) const = 0;
+  virtual void reserve_normalizers(std::int64_t rows, std::int64_t vocab) = 0;
   // Lowest id among the largest logits per row; NaN sets faults[row].
   virtual void argmax(Tensor z, std::int32_t* ids, std::uint32_t* faults) = 0;
 

@@ -27,7 +27,8 @@ std::uint64_t sum_of(const std::uint64_t* words, std::size_t count) {
 
 double measure_read_bandwidth(int threads, std::size_t buffer_bytes) {
   using Clock = std::chrono::steady_clock;
-  const auto pieces = static_cast<std::int64_t>(std::max(buffer_bytes / kPieceBytes, std::size_t{1}));
+  const auto pieces = static_cast<std::int64_t>(buffer_bytes / kPieceBytes);
+  if (pieces == 0) return 0;
   AlignedBuffer buffer(static_cast<std::size_t>(pieces) * kPieceBytes, MemoryPart::fixed);
   WorkerPool pool(threads);
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(pieces));

@@ -27,11 +27,6 @@ RequestBounds bounds_of(const CoreParts& parts, const CoreLimits& limits) {
   return bounds;
 }
 
-std::size_t arena_bytes(const CoreParts& parts, const CoreLimits& limits) {
-  return limits.scratch_bytes > 0 ? limits.scratch_bytes
-                                  : parts.model->scratch_bytes(*parts.device, Core::step_limits(limits));
-}
-
 }  // namespace
 
 Core::Core(CoreParts parts, const CoreLimits& limits)
@@ -39,8 +34,10 @@ Core::Core(CoreParts parts, const CoreLimits& limits)
       limits_(limits),
       bounds_(bounds_of(parts_, limits)),
       pool_(parts_.model->declaration().kv, limits.schedule.kv_blocks),
-      arena_(arena_bytes(parts_, limits)) {
-  OUTRIDER_CHECK(limits.schedule.rows > 0 && limits.schedule.prefill_step_tokens > 0 && limits.head_rows > 0);
+      arena_(parts_.model->scratch_bytes(*parts_.device, step_limits(limits))) {
+  OUTRIDER_CHECK(limits.schedule.rows > 0 && limits.schedule.prefill_step_tokens > 0 && limits.head_rows > 0 &&
+                 limits.schedule.prompt_rows > 0);
+  parts_.device->reserve_normalizers(limits.head_rows, bounds_.vocab);
   std::sort(parts_.end_tokens.begin(), parts_.end_tokens.end());
 }
 
@@ -80,7 +77,7 @@ void Core::cancel(RequestId id) {
 }
 
 bool Core::step(const Deliver& deliver) {
-  set_float_environment();
+  enter_float_environment();
   take_news();
   admit_waiting();
   std::vector<Share> shares = plan_shares();
@@ -127,6 +124,7 @@ void Core::admit_waiting() {
   for (std::size_t i = 0; i < queue_.size(); ++i) queue_[i]->overtaken = waiting[i].overtaken;
   for (const std::size_t i : admitted) {
     queue_[i]->admitted = Clock::now();
+    queue_[i]->prompt_turn = ++prompt_turns_;
     active_.push_back(std::move(queue_[i]));
   }
   std::erase_if(queue_, [](const auto& row) { return row == nullptr; });
@@ -135,11 +133,14 @@ void Core::admit_waiting() {
 std::vector<Core::Share> Core::plan_shares() {
   std::vector<RowDemand> demands;
   for (const auto& row : active_)
-    demands.push_back({row->in_prompt() ? RowDemand::Kind::prompt : RowDemand::Kind::decode, row->pending()});
-  const std::vector<std::int64_t> tokens = plan_step(demands, limits_.schedule);
+    demands.push_back({row->in_prompt() ? RowDemand::Kind::prompt : RowDemand::Kind::decode, row->pending(),
+                       row->kv->length(), row->prompt_turn});
+  const std::vector<std::int64_t> tokens = plan_step(demands, limits_.schedule, prompt_turns_);
   std::vector<Share> shares;
-  for (std::size_t i = 0; i < active_.size(); ++i)
+  for (std::size_t i = 0; i < active_.size(); ++i) {
+    active_[i]->prompt_turn = demands[i].turn;
     if (tokens[i] > 0) shares.push_back({active_[i].get(), tokens[i]});
+  }
   return shares;
 }
 

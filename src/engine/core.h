@@ -30,7 +30,6 @@ struct CoreLimits {
   ScheduleLimits schedule;
   std::int64_t head_rows = 32;  // rows of logits computed at once
   std::int64_t context_tokens = 0;
-  std::size_t scratch_bytes = 0;  // 0: what the model says for these limits
 };
 
 using Deliver = std::function<void(const Event&)>;
@@ -48,7 +47,8 @@ class Core {
   static StepLimits step_limits(const CoreLimits& limits);
   const KvPool& kv_pool() const { return pool_; }
   std::size_t scratch_peak() const { return arena_.peak(); }
-  std::int64_t kv_clamps() const { return kv_clamps_; }
+  // As Engine: from any thread.
+  std::int64_t kv_clamps() const { return kv_clamps_.load(std::memory_order_relaxed); }
 
  private:
   // A row and the tokens it runs in this step.
@@ -75,7 +75,7 @@ class Core {
   // step.cpp: one forward and what follows from it.
   void run_shares(std::span<Share> shares, const Deliver& deliver);
   std::string attempt(std::span<Share> shares, const Deliver& deliver);
-  Tensor forward(std::span<Share> shares);
+  Tensor forward(std::span<Share> shares, std::int64_t& clamps);
   void mark_faults(std::span<Share> shares);
   void choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Choice>& choices);
   void settle(std::span<Share> shares, std::span<Choice> choices);
@@ -90,8 +90,9 @@ class Core {
   RequestBounds bounds_;
   KvPool pool_;
   Arena arena_;
-  std::int64_t kv_clamps_ = 0;
-  std::vector<std::uint32_t> faults_;  // [T] of the running step
+  std::atomic<std::int64_t> kv_clamps_{0};  // of committed steps
+  std::int64_t prompt_turns_ = 0;           // plan_step()
+  std::vector<std::uint32_t> faults_;       // [T] of the running step
 
   std::atomic<RequestId> next_id_{1};
   std::mutex news_mutex_;

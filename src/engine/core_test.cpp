@@ -2,11 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
+#include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/counted_new.h"
 #include "base/log.h"
+#include "engine/default_sampling.h"
 #include "engine/sampler.h"
 #include "engine/scripted_model.h"
 
@@ -154,6 +160,113 @@ TEST(Core, AHeadFaultIsANumericError) {
   const Answer answer = rig.answer(request_of(3, 3, 1));
   EXPECT_EQ(answer.last.error->code, "numeric_error");
 }
+
+// A legal request whose arithmetic overflows ends with an error of its own; from a request or from the model's files.
+TEST(Core, APenaltyThatOverflowsEndsOnlyTheRowThatAsksForIt) {
+  const SamplingParams from_file =
+      default_sampling({{"do_sample", true}, {"temperature", 1.0}, {"repetition_penalty", 1e-46}});
+  SamplingParams from_request;
+  from_request.repetition_penalty = 1e-46;
+  for (const SamplingParams& params : {from_request, from_file}) {
+    const auto sampler = [] { return std::make_unique<Sampler>(61, 61, std::vector<std::int32_t>{}); };
+    Rig rig(core_limits(), sampler()), alone(core_limits(), sampler());
+    Request bad = request_of(20, 10, 9);
+    bad.sampling = params;
+    const RequestId b = rig.submit(bad), g = rig.submit(request_of(20, 10, 8));
+    rig.run();
+    EXPECT_EQ(rig.answers[b].last.finish, FinishReason::failed);
+    ASSERT_TRUE(rig.answers[b].last.error);
+    EXPECT_EQ(rig.answers[b].last.error->code, "numeric_error");
+    EXPECT_EQ(rig.answers[g].ids, alone.answer(request_of(20, 10, 8)).ids);
+  }
+}
+
+TEST(Core, ARowForWhichNoTokenIsChosenFailsAlone) {
+  class RefusesTheFirst : public BitsChooser {
+    void choose(Device& device, Tensor logits, std::span<const ChoosingRow> rows, std::span<Choice> out) override {
+      BitsChooser::choose(device, logits, rows, out);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        if (rows[i].prompt_tokens == 20) out[i].id = -1;
+    }
+  };
+  Rig rig(core_limits(), std::make_unique<RefusesTheFirst>());
+  const RequestId b = rig.submit(request_of(20, 10, 9)), g = rig.submit(request_of(21, 10, 8));
+  rig.run();
+  ASSERT_TRUE(rig.answers[b].last.error);
+  EXPECT_EQ(rig.answers[b].last.error->code, "numeric_error");
+  EXPECT_EQ(rig.answers[g].ids, solo(21, 10, 8));
+}
+
+// Scored, a NaN would otherwise be a perfect guess (+inf); raw logits are shown as they are.
+TEST(Core, ScoringFailsOnANaNAndRawLogitsShowIt) {
+  Rig rig;
+  rig.model.nan_logit = 5;
+  Request request = request_of(20, 0, 40);
+  request.want = Want::prompt_logprobs;
+  const RequestId scored = rig.submit(request);
+  request.want = Want::prompt_logits;
+  const RequestId shown = rig.submit(request);
+  rig.run();
+  ASSERT_TRUE(rig.answers[scored].last.error);
+  EXPECT_EQ(rig.answers[scored].last.error->code, "numeric_error");
+  EXPECT_TRUE(rig.answers[scored].prompt_logprobs.empty());
+  EXPECT_FALSE(rig.answers[shown].last.error);
+  ASSERT_EQ(rig.answers[shown].logits.size(), 20u * 61);
+  EXPECT_TRUE(std::isnan(rig.answers[shown].logits[5]));
+}
+
+// A step that failed and ran again in halves stored its values once, as far as the cache is concerned.
+TEST(Core, CountsClampsOfCommittedAttemptsOnly) {
+  Rig rig;
+  rig.model.clamps_per_row = 5;
+  bool failed_once = false;
+  rig.model.before_head = [&] {
+    if (!failed_once) {
+      failed_once = true;
+      throw std::runtime_error("scripted failure");
+    }
+  };
+  for (std::uint64_t i = 0; i < 4; ++i) rig.submit(request_of(10, 3, i));
+  rig.run();
+  EXPECT_TRUE(failed_once);
+  EXPECT_EQ(rig.core.kv_clamps(), 5 * 4 * 3);  // 4 rows, 3 steps each
+}
+
+// serving.md 5.3 and 1.5: prompts take turns, cut at blocks of the absolute grid; a short one does not wait for a long
+// one before it.
+TEST(Core, AShortPromptIsAnsweredWhileALongOneBeforeItIsStillRead) {
+  Rig rig(core_limits(8, 512));
+  bool whole_blocks = true;
+  rig.model.before_forward = [&](const RaggedBatch& batch) {
+    for (const BatchRow& row : batch.rows) {
+      const std::int64_t end = row.position + row.end - row.begin;
+      const std::int64_t prompt = row.planned_tokens == 3004 ? 3000 : 100;
+      if (end < prompt) whole_blocks &= end % kBlockKeys == 0;
+    }
+  };
+  const RequestId long_one = rig.submit(request_of(3000, 4, 1)), short_one = rig.submit(request_of(100, 1, 2));
+  rig.step();
+  EXPECT_TRUE(rig.answers[short_one].finished);
+  rig.run();
+  EXPECT_TRUE(whole_blocks);
+  EXPECT_EQ(rig.answers[long_one].ids, solo(3000, 4, 1));
+  EXPECT_EQ(rig.answers[short_one].ids, solo(100, 1, 2));
+}
+
+#if defined(__x86_64__)
+// numerics.md section 1: set at the start, CHECKed at step entry.
+TEST(CoreDeath, AStepChecksTheFloatEnvironmentOfItsThread) {
+  Rig rig;
+  rig.submit(request_of(5, 7, 1));
+  rig.step();
+  EXPECT_DEATH(
+      {
+        _mm_setcsr(0x1F80 | 0x8000);
+        rig.step();
+      },
+      "subnormals");
+}
+#endif
 
 // serving.md 5.3: the step is retried in halves until the failing row is alone.
 TEST(Core, AnExceptionEndsOnlyTheRowThatCausesIt) {

@@ -41,13 +41,9 @@ class TextLoading {
 
 std::vector<std::int32_t> end_tokens_of(const ModelSource& source, const std::optional<ModelText>& text,
                                         std::int64_t vocab) {
-  std::vector<std::int32_t> ids = stop_ids(source.config(), source.generation_config(), std::nullopt, vocab);
-  if (text)
-    for (const std::int32_t id : text->tokenizer_eos_ids)
-      if (id < vocab) ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  return ids;
+  const std::span<const std::int32_t> of_tokenizer =
+      text ? std::span<const std::int32_t>(text->tokenizer_eos_ids) : std::span<const std::int32_t>();
+  return stop_ids(source.config(), source.generation_config(), of_tokenizer, vocab);
 }
 
 Error no_tokenizer(const std::string& model) {
@@ -75,7 +71,7 @@ struct Engine::Impl {
   ModelFacts facts;
   MemoryPlan plan;
   std::optional<ModelText> text;
-  std::optional<ChatPrompt> chat;
+  std::optional<ChatPrompt> chat;  // there iff the text has a chat template
   std::unique_ptr<Device> device;
   std::unique_ptr<Model> model;
   std::unique_ptr<Core> core;  // borrows all of the above
@@ -103,8 +99,7 @@ ModelFacts facts_of(const ModelSource& source, const EnginePlan& plan, std::vect
 
 std::unique_ptr<TokenChooser> make_sampler(const std::optional<ModelText>& text, std::int64_t vocab) {
   if (!text) return std::make_unique<Sampler>(vocab, vocab, std::vector<std::int32_t>{});
-  return std::make_unique<Sampler>(vocab, text->tokenizer.size(),
-                                   text->tokenizer.encode("\n", AddSpecial::no, ParseSpecial::no));
+  return std::make_unique<Sampler>(vocab, text->tokenizer.size(), newline_ids(text->tokenizer));
 }
 
 }  // namespace
@@ -125,6 +120,7 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   TextLoading text(path);
   impl->model = load_model(*source, options.precision, *impl->device);
   impl->text = text.finish();
+  if (impl->text && impl->text->chat_template) impl->chat.emplace(*impl->text);
   // The estimate of the text gives way to its measure; the context that was planned stays.
   plan.memory.planned_bytes -= plan.memory.parts[MemoryPart::text];
   plan.memory.parts[MemoryPart::text] = impl->text ? impl->text->tokenizer.heap_bytes() : 0;
@@ -157,12 +153,11 @@ std::vector<std::int32_t> Engine::encode(std::string_view text) const {
 
 std::vector<std::int32_t> Engine::encode_chat(std::span<const ChatMessage> messages, std::string_view prefill) const {
   if (!impl_->text) throw no_tokenizer(impl_->facts.path);
-  if (!impl_->text->chat_template)
+  if (!impl_->chat)
     throw Error(ErrorKind::usage,
                 impl_->text->chat_template_fault.empty() ? fmt::format("{} has no chat template", impl_->facts.path)
                                                          : impl_->text->chat_template_fault,
                 "give a plain prompt with --ignore-chat-template");
-  if (!impl_->chat) impl_->chat.emplace(*impl_->text);
   return impl_->chat->encode(messages, prefill);
 }
 
@@ -173,6 +168,7 @@ std::string Engine::decode(std::span<const std::int32_t> ids) const {
 
 Result<RequestId> Engine::submit(Request request) { return impl_->core->submit(std::move(request)); }
 void Engine::cancel(RequestId id) { impl_->core->cancel(id); }
+std::int64_t Engine::kv_clamps() const { return impl_->core->kv_clamps(); }
 bool Engine::step(const std::function<void(const Event&)>& deliver) { return impl_->core->step(deliver); }
 
 }  // namespace outrider

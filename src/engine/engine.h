@@ -35,6 +35,7 @@ struct LoadOptions {
   std::int64_t planned_rows = 1;           // rows at the full context that KV memory is planned for; all rows share it
   std::int64_t head_rows = 0;              // rows of logits computed at once; 0: max_rows. Scoring is faster with more
   std::int64_t prefill_step_tokens = 512;  // most prompt tokens of one step
+  std::int64_t prompt_rows = 8;            // prompts that share them by turns
   std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
 };
 
@@ -158,6 +159,9 @@ class Engine {
   Result<RequestId> submit(Request request);
   // Takes effect at the next step; unknown and finished ids are ignored.
   void cancel(RequestId id);
+  // Values that did not fit the f16 KV rows and were clamped (numerics.md section 5), in all steps so far. From any
+  // thread.
+  std::int64_t kv_clamps() const;
   // Runs one step. Returns false when nothing is left to do. `deliver` must not call back into the engine.
   bool step(const std::function<void(const Event&)>& deliver);
 
@@ -168,7 +172,8 @@ class Engine {
 };
 
 // GB/s this machine reads sequentially with `threads` threads (0: default_threads()), measured now (about 0.2 s) over a
-// buffer of `buffer_bytes`, which should exceed the last cache.
+// buffer of at most `buffer_bytes`. Meaningful from four times the last cache on (32 MiB on small machines): below, a
+// cache is measured. Below 1 MiB it would be the loop: then nothing is allocated or measured, and 0 returned.
 double measure_read_bandwidth(int threads, std::size_t buffer_bytes = std::size_t{256} << 20);
 
 }  // namespace outrider

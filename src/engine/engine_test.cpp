@@ -7,9 +7,12 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/log.h"
+#include "base/test_directory.h"
 #include "engine/default_sampling.h"
+#include "engine/model_text_source.h"
 #include "engine/scripted_model.h"
 #include "weights/json_strict.h"
 #include "weights/safetensors.h"
@@ -25,6 +28,21 @@ LoadOptions options_for(const std::string& name) {
   options.model = golden(name);
   options.threads = 2;
   return options;
+}
+
+std::optional<std::string> smollm2() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path base = cache != nullptr && *cache != '\0'
+                                         ? std::filesystem::path(cache)
+                                         : std::filesystem::path(home == nullptr ? "" : home) / ".cache";
+  const auto file = base / "outrider/test-data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return std::filesystem::exists(file) ? std::optional(file.string()) : std::nullopt;
+}
+
+void copy_model(const std::string& name, const TestDirectory& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator(golden(name)))
+    std::filesystem::copy(entry.path(), directory.path() / entry.path().filename());
 }
 
 template <class T>
@@ -93,15 +111,14 @@ TEST(Engine, AllocatesWhatItPlannedAndNoMore) {
     request.ids.assign(280, i);
     request.max_tokens = 20;
     request.sampling.ignore_eos = true;
+    request.sampling.temperature = i;  // greedy rows and those that need normalizers
     ASSERT_TRUE(engine->submit(request));
   }
   while (engine->step([&](const Event& event) { collect(answers, event); })) {
   }
   const MemoryPlan& plan = engine->plan();
   EXPECT_EQ(memory_use(MemoryPart::weights).now_bytes - weights_before, plan.parts.at(MemoryPart::weights));
-  // Greedy rows need no normalizers: one tile of two floats for each of three rows.
-  EXPECT_EQ(memory_use(MemoryPart::scratch).peak_bytes - scratch_before + 3 * 2 * sizeof(float),
-            plan.parts.at(MemoryPart::scratch));
+  EXPECT_EQ(memory_use(MemoryPart::scratch).peak_bytes - scratch_before, plan.parts.at(MemoryPart::scratch));
   // Beside its blocks a row is planned with its logits and its mailbox (serving.md 5.1).
   EXPECT_EQ(memory_use(MemoryPart::kv).peak_bytes + 3 * (97 * 4 + (256 << 10)), plan.parts.at(MemoryPart::kv));
   EXPECT_EQ(plan.planned_bytes, std::accumulate(plan.parts.begin(), plan.parts.end(), std::uint64_t{0},
@@ -147,6 +164,70 @@ TEST(Plan, ShrinksTheContextToTheBudgetAndRefusesWhatCannotFit) {
   EXPECT_THROW(Engine::load(options), Error);
 }
 
+TEST(Plan, NormalizersOfManyHeadRowsArePlannedForTheSixteenThatAreKept) {
+  LoadOptions options = options_for("mlx_b4_g64");
+  options.context_tokens = 300;
+  options.max_rows = 1;
+  options.head_rows = 40;
+  reset_memory_peaks();
+  const std::size_t before = memory_use(MemoryPart::scratch).now_bytes;
+  const auto engine = Engine::load(options);
+  EXPECT_EQ(memory_use(MemoryPart::scratch).peak_bytes - before, engine->plan().parts.at(MemoryPart::scratch));
+}
+
+TEST(Plan, RefusesLimitsBeyondAnyMachineWithValueAndLimit) {
+  struct Case {
+    std::int64_t LoadOptions::* field;
+    std::int64_t most;
+  };
+  for (const Case& c : {Case{&LoadOptions::max_rows, 65536}, Case{&LoadOptions::planned_rows, 65536},
+                        Case{&LoadOptions::prompt_rows, 65536}, Case{&LoadOptions::head_rows, 65536},
+                        Case{&LoadOptions::prefill_step_tokens, 1 << 20}}) {
+    LoadOptions options = options_for("mlx_b4_g64");
+    options.*c.field = c.most;
+    EXPECT_NO_THROW(plan_memory(options));
+    for (const std::int64_t value : {c.most + 1, std::numeric_limits<std::int64_t>::max()}) {
+      options.*c.field = value;
+      try {
+        plan_memory(options);
+        ADD_FAILURE() << value << " was planned";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::usage);
+        EXPECT_THAT(error.what(), testing::HasSubstr(std::to_string(value)));
+        EXPECT_THAT(error.what(), testing::HasSubstr(std::to_string(c.most)));
+      }
+    }
+  }
+}
+
+// A model whose headers promise an endless context, and as many rows as are allowed: sums must not wrap around to
+// something that fits.
+TEST(Plan, RowsByTheThousandsOfAnEndlessContextNeverFit) {
+  const TestDirectory directory;
+  copy_model("mlx_b4_g64", directory);
+  nlohmann::json config = read_json_file((directory.path() / "config.json").string());
+  config["max_position_embeddings"] = 1e9;
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 1e6}};
+  directory.write("config.json", config.dump());
+  LoadOptions options = options_for("mlx_b4_g64");
+  options.model = directory.path().string();
+  options.context_tokens = 1'000'000'000'000'000;
+  options.memory_budget_bytes = std::uint64_t{1} << 62;
+  EXPECT_TRUE(plan_memory(options).fits());  // one row: 2.6e17 bytes
+  std::uint64_t least = 0;
+  for (const std::int64_t rows : {1, 16, 1000, 65536}) {  // 1000 take 2.6e20 bytes, 14 times what 64 bits hold
+    options.planned_rows = options.max_rows = rows;
+    const MemoryPlan plan = plan_memory(options);
+    EXPECT_EQ(plan.fits(), rows < 1000) << rows << " rows: " << plan.planned_bytes;
+    EXPECT_GE(plan.planned_bytes, least);
+    least = plan.planned_bytes;
+    if (rows >= 1000) {
+      EXPECT_THROW(Engine::load(options), Error);
+    }
+  }
+  EXPECT_EQ(least, std::numeric_limits<std::uint64_t>::max());
+}
+
 TEST(Plan, RefusesAContextBeyondTheModels) {
   LoadOptions options = options_for("mlx_b4_g64");
   options.context_tokens = 2049;
@@ -176,17 +257,87 @@ TEST(Bandwidth, IsMeasuredOnABufferOfTheGivenSize) {
   EXPECT_LT(memory_use(MemoryPart::fixed).peak_bytes, std::size_t{9} << 20);
 }
 
-// --- SmolLM2-135M-Instruct itself, where it has been fetched (scripts/fetch_test_data). ---
-
-std::optional<std::string> smollm2() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path base = cache != nullptr && *cache != '\0'
-                                         ? std::filesystem::path(cache)
-                                         : std::filesystem::path(home == nullptr ? "" : home) / ".cache";
-  const auto file = base / "outrider/test-data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-  return std::filesystem::exists(file) ? std::optional(file.string()) : std::nullopt;
+TEST(Bandwidth, TakesNoMoreThanItIsGivenAndNothingWhereItWouldMeasureNothing) {
+  for (const std::size_t given : {std::size_t{0}, std::size_t{4096}, (std::size_t{1} << 20) - 1}) {
+    reset_memory_peaks();
+    EXPECT_EQ(measure_read_bandwidth(1, given), 0);
+    EXPECT_EQ(memory_use(MemoryPart::fixed).peak_bytes, memory_use(MemoryPart::fixed).now_bytes);
+  }
+  reset_memory_peaks();
+  const std::size_t before = memory_use(MemoryPart::fixed).now_bytes, given = (std::size_t{3} << 19);
+  EXPECT_GT(measure_read_bandwidth(1, given), 0);
+  EXPECT_LE(memory_use(MemoryPart::fixed).peak_bytes - before, given);
 }
+
+// A tokenizer that ends with a token the model does not have would never be answered with it.
+TEST(Engine, RefusesEndTokensThatTheVocabularyLacks) {
+  const TestDirectory directory;
+  copy_model("mlx_b4_g64", directory);
+  const auto write_tokenizer = [&](int end_id) {
+    nlohmann::json tokenizer = {
+        {"version", "1.0"},
+        {"added_tokens",
+         {{{"id", end_id},
+           {"content", "<end>"},
+           {"single_word", false},
+           {"lstrip", false},
+           {"rstrip", false},
+           {"normalized", false},
+           {"special", true}}}},
+        {"model", {{"type", "WordLevel"}, {"vocab", {{"a", 0}, {"\n", 1}, {"<end>", end_id}}}, {"unk_token", "a"}}}};
+    directory.write("tokenizer.json", tokenizer.dump());
+  };
+  directory.write("tokenizer_config.json", R"({"eos_token": "<end>", "chat_template": "{{ messages[0].content }}"})");
+  LoadOptions options = options_for("mlx_b4_g64");
+  options.model = directory.path().string();
+  write_tokenizer(96);
+  EXPECT_THAT(Engine::load(options)->facts().end_tokens, testing::Contains(96));
+  write_tokenizer(97);
+  try {
+    Engine::load(options);
+    ADD_FAILURE() << "an end token outside the vocabulary was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_THAT(error.what(), testing::HasSubstr("97"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("0..96"));
+  }
+}
+
+TEST(Engine, ConversationsAreEncodedFromManyThreads) {
+  const auto model = smollm2();
+  if (!model) GTEST_SKIP() << "SmolLM2 is not here: run scripts/fetch_test_data";
+  LoadOptions options;
+  options.model = *model;
+  options.context_tokens = 64;
+  const auto engine = Engine::load(options);
+  const std::vector<ChatMessage> messages = {{"user", "hello<|im_end|>"}};
+  std::vector<std::vector<std::int32_t>> ids(8);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& out : ids) threads.emplace_back([&] { out = engine->encode_chat(messages); });
+  }
+  EXPECT_FALSE(ids[0].empty());
+  for (const auto& other : ids) EXPECT_EQ(other, ids[0]);
+}
+
+TEST(NewlineIds, AreTheTokensOfLineEndsOnly) {
+  const auto model = smollm2();
+  if (!model) GTEST_SKIP() << "SmolLM2 is not here: run scripts/fetch_test_data";
+  const auto text = load_text_of(*model);
+  ASSERT_TRUE(text);
+  const std::vector<std::int32_t> ids = newline_ids(text->tokenizer);
+  for (const char* spelled : {"\n", "\n\n", "\r", "\r\n"}) {
+    const auto encoded = text->tokenizer.encode(spelled, AddSpecial::no, ParseSpecial::no);
+    for (const std::int32_t id : encoded) EXPECT_THAT(ids, testing::Contains(id)) << testing::PrintToString(spelled);
+  }
+  EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
+  for (const std::int32_t id : ids)
+    EXPECT_EQ(text->tokenizer.token_bytes(id).find_first_not_of("\r\n"), std::string::npos);
+  for (const std::int32_t id : text->tokenizer.encode(" \t x", AddSpecial::no, ParseSpecial::no))
+    EXPECT_THAT(ids, testing::Not(testing::Contains(id)));
+}
+
+// --- SmolLM2-135M-Instruct itself, where it has been fetched (scripts/fetch_test_data). ---
 
 nlohmann::json smollm2_golden(const std::string& name) {
   return read_json_file(OUTRIDER_SOURCE_DIR "/oracles/goldens/smollm2/" + name);

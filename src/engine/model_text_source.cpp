@@ -54,6 +54,15 @@ std::optional<ModelText> load_text_of(const std::filesystem::path& model) {
   return model_text_from_files(tokenizer_files_from_gguf(metadata), model.string());
 }
 
+std::vector<std::int32_t> newline_ids(const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t id = 0; id < tokenizer.size(); ++id) {
+    const std::string bytes = tokenizer.token_bytes(id);
+    if (!bytes.empty() && bytes.find_first_not_of("\r\n") == std::string::npos) ids.push_back(id);
+  }
+  return ids;
+}
+
 std::uint64_t estimated_text_bytes(const std::filesystem::path& model) {
   if (!is_gguf(model)) {
     std::error_code missing;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/saturating.h"
 #include "engine/model_text_source.h"
 #include "engine/sampler.h"
 
@@ -13,10 +14,13 @@ constexpr std::uint64_t kFixedBytes = std::uint64_t{64} << 20;
 // One row's stream mailbox (serving.md 5.1).
 constexpr std::uint64_t kMailboxBytes = std::uint64_t{256} << 10;
 constexpr double kBudgetShare = 0.75;
+// Far beyond any machine, and small enough that tokens times widths of a real file cannot overflow.
+constexpr std::int64_t kMostRows = 65536;
+constexpr std::int64_t kMostPrefillStep = std::int64_t{1} << 20;
 
 std::uint64_t sum_of(const std::map<MemoryPart, std::uint64_t>& parts) {
   std::uint64_t sum = 0;
-  for (const auto& [part, bytes] : parts) sum += bytes;
+  for (const auto& [part, bytes] : parts) sum = saturating_add(sum, bytes);
   return sum;
 }
 
@@ -31,6 +35,7 @@ class Costs {
     CoreLimits limits;
     limits.schedule.rows = std::max(options_.max_rows, rows);
     limits.schedule.prefill_step_tokens = std::min(options_.prefill_step_tokens, std::max<std::int64_t>(context, 1));
+    limits.schedule.prompt_rows = options_.prompt_rows;
     limits.schedule.kv_blocks = rows * planned_kv_blocks(context, 0);
     limits.head_rows = options_.head_rows > 0 ? options_.head_rows : limits.schedule.rows;
     limits.context_tokens = context;
@@ -39,12 +44,16 @@ class Costs {
 
   std::map<MemoryPart, std::uint64_t> parts(std::int64_t context, std::int64_t rows) const {
     const CoreLimits core = limits(context, rows);
-    const std::uint64_t row = kMailboxBytes + static_cast<std::uint64_t>(model_.declaration.vocab) * sizeof(float);
+    const std::int64_t vocab = model_.declaration.vocab;
+    const std::uint64_t row = kMailboxBytes + static_cast<std::uint64_t>(vocab) * sizeof(float);
+    const std::uint64_t blocks =
+        saturating_mul(static_cast<std::uint64_t>(core.schedule.kv_blocks), model_.declaration.kv.block_bytes());
+    const std::uint64_t choosing =
+        Sampler::scratch_bytes(vocab) + device_.normalizer_scratch_bytes(core.head_rows, vocab);
     return {{MemoryPart::weights, model_.weight_bytes},
-            {MemoryPart::kv, static_cast<std::uint64_t>(core.schedule.kv_blocks) * model_.declaration.kv.block_bytes() +
-                                 static_cast<std::uint64_t>(rows) * row},
-            {MemoryPart::scratch, planned_scratch_bytes(source_, model_, device_, Core::step_limits(core)) +
-                                      Sampler::scratch_bytes(model_.declaration.vocab, core.head_rows)},
+            {MemoryPart::kv, saturating_add(blocks, saturating_mul(static_cast<std::uint64_t>(rows), row))},
+            {MemoryPart::scratch,
+             saturating_add(planned_scratch_bytes(source_, model_, device_, Core::step_limits(core)), choosing)},
             {MemoryPart::text, text_bytes_},
             {MemoryPart::fixed, kFixedBytes}};
   }
@@ -78,14 +87,17 @@ class Costs {
 };
 
 void check_options(const LoadOptions& o, std::int64_t model_context) {
-  const auto at_least = [](std::string_view name, std::int64_t value, std::int64_t least) {
+  const auto within = [](std::string_view name, std::int64_t value, std::int64_t least, std::int64_t most) {
     if (value < least) throw Error(ErrorKind::usage, fmt::format("{} is {}, the least is {}", name, value, least));
+    if (value > most) throw Error(ErrorKind::usage, fmt::format("{} is {}, the most is {}", name, value, most));
   };
-  at_least("the number of rows", o.max_rows, 1);
-  at_least("the number of planned rows", o.planned_rows, 1);
-  at_least("the prefill step", o.prefill_step_tokens, 1);
-  at_least("the context", o.context_tokens, 0);
-  at_least("the number of head rows", o.head_rows, 0);
+  within("the number of rows", o.max_rows, 1, kMostRows);
+  within("the number of planned rows", o.planned_rows, 1, kMostRows);
+  within("the number of rows that share a prefill step", o.prompt_rows, 1, kMostRows);
+  within("the prefill step", o.prefill_step_tokens, 1, kMostPrefillStep);
+  within("the number of head rows", o.head_rows, 0, kMostRows);
+  if (o.context_tokens < 0)
+    throw Error(ErrorKind::usage, fmt::format("a context of {} tokens, the least is 0", o.context_tokens));
   if (o.context_tokens > model_context)
     throw Error(ErrorKind::usage,
                 fmt::format("a context of {} tokens exceeds the model's {}", o.context_tokens, model_context),

@@ -35,6 +35,7 @@ void penalize_repetition(std::span<float> z, const ChoosingRow& row) {
   const auto rho = static_cast<float>(p.repetition_penalty);
   for (const Count& seen : count_tokens(row, p.repetition_context_size, p.repetition_scope)) {
     float& value = z[static_cast<std::size_t>(seen.id)];
+    if (value == kBanned) continue;  // stays banned: a penalty that underflows to 0 would make it NaN
     value = value < 0 ? value * rho : value / rho;
   }
 }

@@ -14,7 +14,7 @@ void mask_padded_ids(std::span<float> z, std::int64_t tokenizer_size);
 // P1 to P5: bias, repetition, presence, frequency, end mask. P6 (grammars) comes with its issue.
 void apply_processors(std::span<float> z, const ChoosingRow& row);
 
-// Whether a value is NaN or +inf: such a row fails with numeric_error.
+// Whether a value is NaN or +inf, before or after the processors: such a row fails with numeric_error.
 bool has_bad_logit(std::span<const float> z);
 
 }  // namespace outrider

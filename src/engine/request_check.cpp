@@ -82,11 +82,13 @@ std::optional<Refusal> check_stops(const Request& request, const RequestBounds& 
 
 std::optional<Refusal> check_prompt(const Request& request, const RequestBounds& bounds) {
   if (request.ids.empty()) return Refusal{"the prompt has no tokens, the least is 1", "prompt", "missing_field", 400};
-  const auto bad = std::find_if(request.ids.begin(), request.ids.end(),
-                                [&](std::int32_t id) { return id < 0 || id >= bounds.vocab; });
+  // Rows of the head beyond the tokenizer may be scored; an answer could never contain them.
+  const std::int64_t end = request.want == Want::generate ? bounds.tokenizer_size : bounds.vocab;
+  const auto bad =
+      std::find_if(request.ids.begin(), request.ids.end(), [&](std::int32_t id) { return id < 0 || id >= end; });
   if (bad != request.ids.end())
     return out_of_range("prompt", fmt::format("token id {} at position {} is outside the vocabulary of {}", *bad,
-                                              bad - request.ids.begin(), bounds.vocab));
+                                              bad - request.ids.begin(), end));
   return below("max_tokens", request.max_tokens, 0);
 }
 

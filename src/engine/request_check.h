@@ -10,8 +10,8 @@ namespace outrider {
 
 // What requests are checked against.
 struct RequestBounds {
-  std::int64_t vocab = 0;           // prompt ids lie below it
-  std::int64_t tokenizer_size = 0;  // ids that may be named in bias and stops lie below it
+  std::int64_t vocab = 0;           // prompt ids that are scored lie below it
+  std::int64_t tokenizer_size = 0;  // all other ids lie below it: prompts to answer, bias, stops
   std::int64_t context_tokens = 0;
   std::int64_t kv_blocks = 0;            // of the whole pool
   std::uint64_t kv_bytes_per_block = 0;  // for the numbers of a refusal

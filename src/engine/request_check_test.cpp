@@ -54,7 +54,7 @@ TEST(RequestCheck, RefusesEveryFieldOutsideItsRangeByName) {
       {"min_tokens", [](Request& r, double v) { r.sampling.min_tokens = static_cast<int>(v); }, -1, 0},
       {"top_logprobs", [](Request& r, double v) { r.sampling.top_logprobs = static_cast<int>(v); }, 21, 20},
       {"max_tokens", [](Request& r, double v) { r.max_tokens = static_cast<int>(v); }, -1, 0},
-      {"prompt", [](Request& r, double v) { r.ids[1] = static_cast<int>(v); }, 100, 99},
+      {"prompt", [](Request& r, double v) { r.ids[1] = static_cast<int>(v); }, 90, 89},
       {"prompt", [](Request& r, double v) { r.ids[1] = static_cast<int>(v); }, -1, 0},
       {"logit_bias", [](Request& r, double v) { r.sampling.logit_bias = {{static_cast<int>(v), 1.0f}}; }, 90, 89},
       {"logit_bias", [](Request& r, double v) { r.sampling.logit_bias = {{3, static_cast<float>(v)}}; }, 101, 100},
@@ -75,6 +75,17 @@ TEST(RequestCheck, RefusesEveryFieldOutsideItsRangeByName) {
     c.set(request, c.fine);
     EXPECT_FALSE(check_request(request, kBounds)) << c.field << " " << c.fine;
   }
+}
+
+// The head may have more rows than the tokenizer has ids (models.md 1.3); such ids may be scored, not answered.
+TEST(RequestCheck, OnlyScoredPromptsMayHoldIdsBeyondTheTokenizer) {
+  Request request = good();
+  request.ids[1] = 95;
+  EXPECT_THAT(check_request(request, kBounds)->message, testing::HasSubstr("token id 95 at position 1"));
+  request.want = Want::prompt_logprobs;
+  EXPECT_FALSE(check_request(request, kBounds));
+  request.ids[1] = 100;
+  EXPECT_EQ(check_request(request, kBounds)->field, "prompt");
 }
 
 TEST(RequestCheck, RefusesAnEmptyPromptAndStopsWithoutATokenizer) {

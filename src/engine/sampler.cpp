@@ -38,11 +38,8 @@ Sampler::Sampler(std::int64_t vocab, std::int64_t tokenizer_size, std::vector<st
   std::sort(newlines_.begin(), newlines_.end());
 }
 
-std::size_t Sampler::scratch_bytes(std::int64_t vocab, std::int64_t rows) {
-  constexpr std::int64_t kTile = 256;  // numerics.md section 7: a maximum and a sum for each
-  const auto values = static_cast<std::size_t>(vocab);
-  const auto tiles = static_cast<std::size_t>(rows * ((vocab + kTile - 1) / kTile));
-  return values * (sizeof(Candidate) + sizeof(float)) + tiles * 2 * sizeof(float);
+std::size_t Sampler::scratch_bytes(std::int64_t vocab) {
+  return static_cast<std::size_t>(vocab) * (sizeof(Candidate) + sizeof(float));
 }
 
 void Sampler::choose(Device& device, Tensor logits, std::span<const ChoosingRow> rows, std::span<Choice> out) {
@@ -64,17 +61,20 @@ void Sampler::choose_together(Device& device, Tensor logits, std::span<const Cho
   for (std::size_t i = 0; i < rows.size(); ++i) {
     out[i] = {};
     const std::span<float> z = values(logits, static_cast<std::int64_t>(i));
-    if (has_bad_logit(z)) {
-      out[i].failure = numeric_error();
-      std::fill(z.begin(), z.end(), 0.0f);  // the device's passes over all rows stay clear of NaN
-      continue;
-    }
     mask_padded_ids(z, tokenizer_size_);
-    if (wants_raw(*rows[i].params)) {
+    bool bad = has_bad_logit(z);
+    if (!bad && wants_raw(*rows[i].params)) {
       std::copy(z.begin(), z.end(), raw_.as<float>().begin());
       device.log_normalizers(logits, &raw_norm.max, &raw_norm.ln_sum);
     }
-    apply_processors(z, rows[i]);
+    // Looked at twice: the end mask would hide what the model did, and a penalty may overflow a logit.
+    if (!bad) {
+      apply_processors(z, rows[i]);
+      bad = has_bad_logit(z);
+    }
+    if (!bad) continue;
+    out[i].failure = numeric_error();
+    std::fill(z.begin(), z.end(), 0.0f);  // the device's passes over all rows stay clear of NaN
   }
   std::vector<std::int32_t> best(rows.size());
   std::vector<std::uint32_t> faults(rows.size());
@@ -101,6 +101,10 @@ void Sampler::finish_row(std::span<const float> z, const ChoosingRow& row, const
   if (p.temperature > 0) {
     const DrawKey key{row.seed, static_cast<std::uint32_t>(row.t), p.choice};
     out.id = draw(filter_candidates(candidates_of(z, norm), p, key, {row.end_tokens, newlines_}), key);
+    if (out.id < 0) {
+      out.failure = numeric_error();
+      return;
+    }
   }
   if (!wants_logprobs(p)) return;
   out.logprob = wants_raw(p) ? report(raw_.as<float>(), raw_norm, out.id, p.top_logprobs)

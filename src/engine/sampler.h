@@ -17,8 +17,8 @@ class Sampler : public TokenChooser {
 
   void choose(Device& device, Tensor logits, std::span<const ChoosingRow> rows, std::span<Choice> out) override;
 
-  // Bytes the workspace takes, with what the device takes at most to normalize `rows` rows.
-  static std::size_t scratch_bytes(std::int64_t vocab, std::int64_t rows);
+  // Bytes the workspace takes; the device's own share is Device::normalizer_scratch_bytes().
+  static std::size_t scratch_bytes(std::int64_t vocab);
 
  private:
   // What numerics.md section 7 needs to turn a logit into a log-probability: l = (z - max) - ln_sum.

@@ -116,6 +116,51 @@ TEST(Sampler, ANaNFailsThatRowOnly) {
   EXPECT_EQ(choose({1, std::numeric_limits<float>::infinity()}, a).failure->code, "numeric_error");
 }
 
+// 1e-46 is a penalty of 0 in f32: z/0 is inf or NaN, of which no token can be drawn.
+TEST(Sampler, APenaltyThatOverflowsALogitFailsThatRowOnly) {
+  for (const double temperature : {0.0, 1.0}) {
+    for (const float seen : {3.0f, 0.0f}) {
+      std::vector<float> z = {seen, 1, 2, 3, 4, 5, 7, 6, 1};
+      Sampler sampler(3, 3, {});
+      Asked overflows, fine;
+      overflows.params.repetition_penalty = 1e-46;
+      overflows.params.temperature = temperature;
+      const std::vector<ChoosingRow> rows = {overflows.row(), fine.row(), fine.row()};
+      std::vector<Choice> out(3);
+      sampler.choose(cpu(), {z.data(), 3, 3, 3}, rows, out);
+      ASSERT_TRUE(out[0].failure) << "temperature " << temperature << ", logit " << seen;
+      EXPECT_EQ(out[0].failure->code, "numeric_error");
+      EXPECT_EQ(out[1].id, 2);
+      EXPECT_EQ(out[2].id, 0);
+    }
+  }
+}
+
+TEST(Sampler, ANaNOfAMaskedEndTokenIsStillAFault) {
+  Asked a;
+  a.end_tokens = {1};
+  a.params.ignore_eos = true;
+  const Choice c = choose({1, NAN, 2}, a);
+  ASSERT_TRUE(c.failure);
+  EXPECT_EQ(c.failure->code, "numeric_error");
+}
+
+TEST(Sampler, WhatTheHeadSaysOfIdsTheTokenizerLacksIsNoFault) {
+  const Choice c = choose({1, 2, NAN, std::numeric_limits<float>::infinity()}, {}, 2);
+  EXPECT_FALSE(c.failure);
+  EXPECT_EQ(c.id, 1);
+}
+
+TEST(Sampler, ABannedTokenStaysBannedUnderAnyRepetitionPenalty) {
+  Asked a;
+  a.params.repetition_penalty = 1e-46;
+  a.history = {1, 2};  // 1 banned by bias, 2 unknown to the tokenizer: -inf * 0 would be NaN
+  a.params.logit_bias = {{1, kNever}};
+  const Choice c = choose({1, 2, 3}, a, 2);
+  EXPECT_FALSE(c.failure);
+  EXPECT_EQ(c.id, 0);
+}
+
 TEST(Sampler, ARowWithoutAnyTokenLeftFails) {
   Asked a;
   a.params.logit_bias = {{0, kNever}, {1, kNever}};

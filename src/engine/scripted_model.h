@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -39,6 +40,7 @@ class ScriptedModel : public Model {
   // hidden [4]: the four 16-bit parts of the hash of the row's tokens up to this one, read back from its KV blocks.
   Tensor forward(const Step& step, const RaggedBatch& batch) override {
     if (before_forward) before_forward(batch);
+    if (step.kv_clamps != nullptr) *step.kv_clamps += clamps_per_row * static_cast<std::int64_t>(batch.rows.size());
     const Tensor h = step.arena.tensor(batch.size(), 4);
     for (const BatchRow& row : batch.rows)
       for (std::int64_t i = row.begin; i < row.end; ++i) {
@@ -60,6 +62,7 @@ class ScriptedModel : public Model {
       for (std::int64_t v = 0; v < logits.width; ++v)
         logits.row(r)[v] = static_cast<float>(mix(hash + static_cast<std::uint64_t>(v) * 7919) >> 40) * 0x1p-20f;
       if (head_fault) step.faults[r] |= 1;
+      if (nan_logit >= 0) logits.row(r)[nan_logit] = std::numeric_limits<float>::quiet_NaN();
     }
   }
 
@@ -67,6 +70,8 @@ class ScriptedModel : public Model {
   std::function<void()> before_head;
   std::int32_t fault_token = -1;
   bool head_fault = false;
+  std::int64_t clamps_per_row = 0;
+  std::int64_t nan_logit = -1;  // this logit of every row is NaN, without a fault flag
 
  private:
   std::int32_t* slot(const BatchRow& row, std::int64_t position) const {

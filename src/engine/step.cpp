@@ -1,5 +1,6 @@
 // One step of Core: forward over the ragged batch, head on the rows that sample, choose, commit, score.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -45,20 +46,22 @@ std::string Core::attempt(std::span<Share> shares, const Deliver& deliver) {
   const Arena::Scope scope(arena_);
   Tensor hidden;
   std::vector<Choice> choices;
+  std::int64_t clamps = 0;
   try {
-    hidden = forward(shares);
+    hidden = forward(shares, clamps);
     mark_faults(shares);
     choose_tokens(shares, hidden, choices);
   } catch (const std::exception& error) {
     return *error.what() != '\0' ? error.what() : "unknown failure";
   }
+  kv_clamps_.fetch_add(clamps, std::memory_order_relaxed);  // a failed attempt runs again and counts there
   settle(shares, choices);
   for (Share& share : shares)
     if (share.scores() && !share.row->left) score(share, hidden, deliver);
   return {};
 }
 
-Tensor Core::forward(std::span<Share> shares) {
+Tensor Core::forward(std::span<Share> shares, std::int64_t& clamps) {
   std::vector<std::int32_t> tokens;
   for (Share& share : shares) {
     share.row->kv->reserve(share.tokens);
@@ -71,7 +74,7 @@ Tensor Core::forward(std::span<Share> shares) {
     rows.push_back({share.begin, share.begin + share.tokens, share.row->kv->length(), share.row->planned_tokens,
                     share.row->kv->blocks()});
   faults_.assign(tokens.size(), 0);
-  const Step step{*parts_.device, arena_, faults_.data(), &kv_clamps_};
+  const Step step{*parts_.device, arena_, faults_.data(), &clamps};
   const Tensor hidden = parts_.model->forward(step, {tokens, rows});
   OUTRIDER_CHECK(hidden.rows == static_cast<std::int64_t>(tokens.size()), "hidden has {} rows for {} tokens",
                  hidden.rows, tokens.size());
@@ -92,7 +95,7 @@ Tensor Core::head_of(Tensor hidden, std::span<const std::int64_t> picks, Tensor&
   picked = arena_.tensor(count, hidden.width);
   const Tensor logits = arena_.tensor(count, parts_.model->declaration().vocab);
   parts_.device->gather(hidden, picks, picked);
-  const Step step{*parts_.device, arena_, faults.data(), &kv_clamps_};
+  const Step step{*parts_.device, arena_, faults.data()};
   parts_.model->head(step, picked, logits);
   return logits;
 }
@@ -131,7 +134,7 @@ void Core::choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Cho
 Core::Outcome Core::outcome_of(const Share& share, Choice& choice) {
   EngineRow& row = *share.row;
   Outcome out;
-  if (share.failed) choice.failure = numeric_error();
+  if (share.failed || (share.samples() && !choice.failure && choice.id < 0)) choice.failure = numeric_error();
   if (choice.failure) {
     out.finish = FinishReason::failed;
     out.error = std::move(choice.failure);
@@ -143,7 +146,6 @@ Core::Outcome Core::outcome_of(const Share& share, Choice& choice) {
     if (row.request.want == Want::generate && prompt_done) out.finish = FinishReason::length;  // max_tokens 0
     return out;
   }
-  OUTRIDER_CHECK(choice.id >= 0);
   out.token = choice.id;
   out.event.ids.push_back(choice.id);
   if (choice.logprob) out.event.logprobs.push_back(std::move(*choice.logprob));
@@ -261,6 +263,7 @@ void Core::score_slice(Share& share, Tensor hidden, std::int64_t first, std::int
     const auto at = static_cast<std::size_t>(i);
     const float z = target < bounds_.tokenizer_size ? logits.row(i)[target] : -std::numeric_limits<float>::infinity();
     event.prompt_logprobs.push_back((static_cast<double>(z) - static_cast<double>(max[at])) - ln_sum[at]);
+    if (std::isnan(event.prompt_logprobs.back())) share.failed = true;  // a NaN anywhere in the row's known logits
   }
 }
 

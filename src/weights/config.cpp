@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -149,7 +150,7 @@ std::vector<std::string> ConfigReader::texts(std::string_view key) const {
 }
 
 std::vector<std::int32_t> stop_ids(const json& config, const json& generation,
-                                   std::optional<std::int64_t> tokenizer_eos, std::int64_t vocab) {
+                                   std::span<const std::int32_t> tokenizer_eos, std::int64_t vocab) {
   std::set<std::int32_t> ids;
   const auto add = [&](std::int64_t id, std::string_view where) {
     if (id < 0 || id >= vocab)
@@ -177,7 +178,7 @@ std::vector<std::int32_t> stop_ids(const json& config, const json& generation,
       for (const std::int64_t id : *list) add(id, "config.json: eos_token_id");
     }
   }
-  if (tokenizer_eos) add(*tokenizer_eos, "tokenizer_config.json: eos_token");
+  for (const std::int32_t id : tokenizer_eos) add(id, "the tokenizer's eos_token");
   return {ids.begin(), ids.end()};
 }
 

@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,10 +58,10 @@ class ConfigReader {
   std::string prefix_;
 };
 
-// Stop ids (models.md 1.3): generation_config.eos_token_id, else config's (root, then text), united with the id of
-// tokenizer_config's eos_token when the caller knows it. Sorted, distinct. Ids outside [0, vocab) : Error (data). A
-// generation_config key of the wrong type is warned of and ignored; `generation` may be null.
+// Stop ids (models.md 1.3): generation_config.eos_token_id, else config's (root, then text), united with the
+// ids the tokenizer names (tokenizer_config's eos_token, GGUF's eos and eot). Sorted, distinct. Ids outside [0, vocab)
+// : Error (data). A generation_config key of the wrong type is warned of and ignored; `generation` may be null.
 std::vector<std::int32_t> stop_ids(const nlohmann::json& config, const nlohmann::json& generation,
-                                   std::optional<std::int64_t> tokenizer_eos, std::int64_t vocab);
+                                   std::span<const std::int32_t> tokenizer_eos, std::int64_t vocab);
 
 }  // namespace outrider

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "weights/json_strict.h"
 #include "weights/quantization_map.h"
 #include "weights/test_files.h"
@@ -48,20 +50,22 @@ TEST(ConfigReader, NamesKeyValueAndWhatIsAccepted) {
 
 TEST(StopIds, AreTheUnionOfGenerationConfigAndTokenizer) {
   const json config{{"eos_token_id", 5}, {"text_config", {{"eos_token_id", 6}}}};
-  EXPECT_THAT(stop_ids(config, json{{"eos_token_id", {9, 7}}}, 8, 10), ElementsAre(7, 8, 9));
-  EXPECT_THAT(stop_ids(config, json{{"eos_token_id", nullptr}}, std::nullopt, 10), ElementsAre(5));
-  EXPECT_THAT(stop_ids(json{{"text_config", {{"eos_token_id", 6}}}}, nullptr, 6, 10), ElementsAre(6));
-  EXPECT_THAT(stop_ids(json::object(), nullptr, std::nullopt, 10), ElementsAre());
+  EXPECT_THAT(stop_ids(config, json{{"eos_token_id", {9, 7}}}, std::array{8, 7}, 10), ElementsAre(7, 8, 9));
+  EXPECT_THAT(stop_ids(config, json{{"eos_token_id", nullptr}}, {}, 10), ElementsAre(5));
+  EXPECT_THAT(stop_ids(json{{"text_config", {{"eos_token_id", 6}}}}, nullptr, std::array{6}, 10), ElementsAre(6));
+  EXPECT_THAT(stop_ids(json::object(), nullptr, {}, 10), ElementsAre());
 }
 
 TEST(StopIds, OutsideTheVocabularyAreRefusedAndAMalformedGenerationConfigIsIgnored) {
-  EXPECT_THAT(message_of([] { stop_ids(json{{"eos_token_id", 10}}, nullptr, std::nullopt, 10); }),
+  EXPECT_THAT(message_of([] { stop_ids(json{{"eos_token_id", 10}}, nullptr, {}, 10); }),
               HasSubstr("end token id 10 (accepted: 0..9"));
-  EXPECT_THAT(message_of([] { stop_ids(json::object(), json{{"eos_token_id", -1}}, std::nullopt, 10); }),
+  EXPECT_THAT(message_of([] { stop_ids(json::object(), json{{"eos_token_id", -1}}, {}, 10); }),
               HasSubstr("end token id -1"));
-  EXPECT_THAT(message_of([] { stop_ids(json{{"eos_token_id", "x"}}, nullptr, std::nullopt, 10); }),
+  EXPECT_THAT(message_of([] { stop_ids(json{{"eos_token_id", "x"}}, nullptr, {}, 10); }),
               HasSubstr("eos_token_id is \"x\""));
-  EXPECT_THAT(stop_ids(json{{"eos_token_id", 3}}, json{{"eos_token_id", "x"}}, std::nullopt, 10), ElementsAre(3));
+  EXPECT_THAT(message_of([] { stop_ids(json{{"eos_token_id", 3}}, nullptr, std::array{3, 12}, 10); }),
+              HasSubstr("tokenizer's eos_token: end token id 12 (accepted: 0..9"));
+  EXPECT_THAT(stop_ids(json{{"eos_token_id", 3}}, json{{"eos_token_id", "x"}}, {}, 10), ElementsAre(3));
 }
 
 QuantizationMap map_of(const char* text) { return QuantizationMap::from_config(json::parse(text), "config.json"); }
