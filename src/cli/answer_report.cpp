@@ -1,6 +1,9 @@
 #include "cli/answer_report.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <iterator>
 
 #include "cli/output.h"
@@ -35,13 +38,36 @@ nlohmann::ordered_json logprobs_json(std::span<const TokenLogprob> logprobs) {
   return list;
 }
 
-Bandwidth measure_bandwidth(const Engine& engine, const Answered& answer, int threads) {
-  constexpr std::size_t kMost = std::size_t{256} << 20, kLeast = std::size_t{32} << 20;
-  const std::uint64_t planned = engine.plan().planned_bytes;
+namespace {
+
+// Memory of the process now (the second field of statm, in pages); 0 where the system does not tell.
+std::uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t size = 0, resident = 0;
+  return file >> size >> resident ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+}  // namespace
+
+std::uint64_t EnginePeak::bytes() {
   const std::uint64_t peak = process_peak_bytes();
-  const std::size_t unused = planned > peak ? planned - peak : 0;
+  // A peak that a measurement set says nothing of the engine; what is resident now does.
+  kept_ = std::max(kept_, peak > with_measurement_ ? peak : resident_bytes());
+  return kept_;
+}
+
+void EnginePeak::measured() { with_measurement_ = process_peak_bytes(); }
+
+Bandwidth measure_bandwidth(const Engine& engine, const Answered& answer, int threads) {
+  constexpr std::uint64_t kMost = std::uint64_t{256} << 20, kLeast = std::uint64_t{32} << 20;
+  constexpr std::uint64_t kMargin = std::uint64_t{8} << 20;  // threads and the allocator
+  const std::uint64_t planned = engine.plan().planned_bytes;
+  const std::uint64_t taken = resident_bytes() + kMargin;
+  const std::uint64_t unused = planned > taken ? planned - taken : 0;
   Bandwidth bandwidth;
-  bandwidth.machine_gb_per_s = measure_read_bandwidth(threads, std::clamp(unused, kLeast, kMost));
+  bandwidth.no_room = unused < kLeast;
+  if (bandwidth.no_room) return bandwidth;
+  bandwidth.machine_gb_per_s = measure_read_bandwidth(threads, static_cast<std::size_t>(std::min(unused, kMost)));
   // Every decode step reads the weights once and the row's KV; the mean context lies half way through the answer.
   const double context =
       static_cast<double>(answer.last.usage.prompt_tokens) + static_cast<double>(answer.ids.size()) / 2;
@@ -61,6 +87,7 @@ std::string speed_line(const Answered& answer, const Bandwidth& bandwidth, std::
                         bandwidth.machine_gb_per_s);
   else if (t.predicted_per_second > 0)
     line += fmt::format(", {:.1f} tokens/s", t.predicted_per_second);
+  if (bandwidth.no_room) line += ", read bandwidth not measured: the memory plan leaves no room";
   return line + fmt::format("; peak memory {}", human_bytes(peak_bytes));
 }
 

@@ -1,14 +1,20 @@
 // outrider chat MODEL: a conversation in the terminal.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <utility>
 
 #include "cli/answer_report.h"
 #include "cli/conversation.h"
 #include "cli/generation_flags.h"
 #include "cli/interrupts.h"
 #include "cli/line_editor.h"
+#include "cli/option_values.h"
 #include "cli/verb.h"
 
 namespace outrider {
@@ -33,10 +39,8 @@ class ChatVerb : public Verb {
     CLI::App* verb = program.add_subcommand("chat", "a conversation in the terminal");
     verb->add_option("model,--model", model_, "directory, .gguf file, or local model");
     verb->add_option("--system-prompt", system_prompt_, "the system message");
-    verb->add_option("--ctx", context_tokens_, "context to plan memory for (the model's, or what fits)")
-        ->check(CLI::PositiveNumber);
-    verb->add_option("--prefill-step-size", prefill_step_, "most prompt tokens of one step (512)")
-        ->check(CLI::PositiveNumber);
+    add_whole(*verb, "--ctx", context_tokens_, "context to plan memory for (the model's, or what fits)", kFromOne);
+    add_whole(*verb, "--prefill-step-size", prefill_step_, "most prompt tokens of one step (512)", kFromOne);
     verb->add_option("--precision", precision_, "packed, or f32: the slow reference (packed)");
     verb->add_flag("--no-history", no_history_, "keep no history of what was typed");
     flags_.define(*verb);
@@ -61,7 +65,8 @@ class ChatVerb : public Verb {
                    static_cast<long long>(engine_->facts().context_tokens));
     while (turn(editor)) {
     }
-    return 0;
+    if (global.form == OutputForm::json) write_json({{"answers", std::move(answers_)}});
+    return interrupted();
   }
 
  private:
@@ -72,9 +77,9 @@ class ChatVerb : public Verb {
     if (line.kind == LineRead::Kind::line && line.text.starts_with("\"\"\""))
       line = read_block(editor, line.text.substr(3));
     if (line.kind == LineRead::Kind::interrupt) {
-      const bool terminated = interrupted() == 143;
+      if (interrupted() == 143) return false;
       clear_interrupt();
-      return !terminated;
+      return true;
     }
     if (line.kind == LineRead::Kind::end) return false;
     set_second_signal(SecondSignal::exits_with_signal);
@@ -82,8 +87,10 @@ class ChatVerb : public Verb {
       if (line.text.starts_with("/")) return command(line.text);
       if (line.text.find_first_not_of(" \t\n") != std::string::npos) ask(std::move(line.text));
     } catch (const Error& error) {  // a fault of one turn does not end the conversation
-      if (error.kind() == ErrorKind::interrupted) throw;
+      if (error.kind() == ErrorKind::interrupted) return false;
       std::fprintf(stderr, "%s%s%s\n", error.what(), error.hint().empty() ? "" : "; ", error.hint().c_str());
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());
     }
     return true;
   }
@@ -102,26 +109,34 @@ class ChatVerb : public Verb {
     return {LineRead::Kind::line, std::move(text)};
   }
 
+  // "/save  a b " is {"/save", "a b"}.
+  static std::pair<std::string, std::string> command_words(const std::string& line) {
+    constexpr const char* kBlank = " \t";
+    const std::size_t end = std::min(line.find_first_of(kBlank), line.size());
+    const std::size_t first = line.find_first_not_of(kBlank, end);
+    if (first == std::string::npos) return {line.substr(0, end), ""};
+    return {line.substr(0, end), line.substr(first, line.find_last_not_of(kBlank) + 1 - first)};
+  }
+
   bool command(const std::string& line) {
-    const std::size_t space = line.find(' ');
-    const std::string name = line.substr(0, space);
-    std::string argument = space == std::string::npos ? "" : line.substr(line.find_first_not_of(' ', space));
-    while (!argument.empty() && argument.back() == ' ') argument.pop_back();
+    const auto [name, argument] = command_words(line);
     if (name == "/quit" || name == "/exit") return false;
     if (name == "/help")
       std::fputs(kHelp, stderr);
     else if (name == "/clear")
-      conversation_.clear();
+      clear();
     else if (name == "/system")
       system_message(argument);
     else if (name == "/set")
       set(argument);
     else if (name == "/save")
-      conversation_.save(file_argument(name, argument));
+      save(file_argument(name, argument));
     else if (name == "/load")
-      conversation_.load(file_argument(name, argument));
-    else if (name == "/undo" || name == "/retry")
-      take_back(name);
+      load(file_argument(name, argument));
+    else if (name == "/undo")
+      undo();
+    else if (name == "/retry")
+      ask(std::nullopt);
     else if (name == "/stats")
       stats();
     else
@@ -138,31 +153,72 @@ class ChatVerb : public Verb {
     const std::size_t equals = argument.find('=');
     if (equals == std::string::npos || equals == 0)
       throw Error(ErrorKind::usage, "/set needs NAME=VALUE", "for example /set temp=0.7");
-    flags_.set(argument.substr(0, equals), argument.substr(equals + 1));
+    const std::string name = argument.substr(0, equals), value = argument.substr(equals + 1);
+    flags_.set(name, value, [this] { check_settings(); });
+    confirm(fmt::format("{} is {}", name, value));
   }
 
+  // The engine's own checks: a request that is taken back before its first step.
+  void check_settings() {
+    const auto id = engine_->submit(flags_.request({0}, engine_->facts()));
+    if (!id) throw error_from(id.error());
+    engine_->cancel(*id);
+    while (engine_->step([](const Event&) {})) {
+    }
+  }
+
+  // What a command did, in one line.
+  void confirm(const std::string& line) const {
+    if (!global_->quiet) std::fprintf(stderr, "%s\n", line.c_str());
+  }
+
+  // A file name; "~" and "~/..." begin at the home.
   static std::string file_argument(const std::string& name, const std::string& argument) {
     if (argument.empty()) throw Error(ErrorKind::usage, fmt::format("{} needs a file name", name));
-    return argument;
+    const char* home = std::getenv("HOME");
+    const bool at_home = argument == "~" || argument.starts_with("~/");
+    return at_home && home != nullptr ? home + argument.substr(1) : argument;
   }
 
-  void take_back(const std::string& name) {
+  void save(const std::string& file) const {
+    conversation_.save(file);
+    confirm(fmt::format("saved {} to {}", counted(conversation_.messages().size(), "message"), file));
+  }
+
+  void load(const std::string& file) {
+    conversation_.load(file);
+    confirm(fmt::format("loaded {} from {}", counted(conversation_.messages().size(), "message"), file));
+  }
+
+  void clear() {
+    conversation_.clear();
+    confirm("the conversation is forgotten");
+  }
+
+  std::string last_question() {
     auto question = conversation_.undo();
     if (!question) throw Error(ErrorKind::usage, "there is nothing to take back");
-    if (name == "/retry") ask(std::move(*question));
+    return std::move(*question);
   }
 
-  void stats() const {
+  void undo() {
+    last_question();
+    confirm(fmt::format("taken back; {} left", counted(conversation_.turns(), "message")));
+  }
+
+  void stats() {
     if (answer_.last.kind != Event::Kind::finished) throw Error(ErrorKind::usage, "there is no answer yet");
-    const std::uint64_t peak_bytes = process_peak_bytes();
+    const std::uint64_t peak_bytes = peak_.bytes();
     std::fputs(stats_table(*engine_, answer_).c_str(), stderr);
     const Bandwidth bandwidth = measure_bandwidth(*engine_, answer_, global_->threads);
+    peak_.measured();
     std::fprintf(stderr, "  %s\n", speed_line(answer_, bandwidth, peak_bytes).c_str());
   }
 
-  // Adds the question and its answer; a refused question is not kept.
-  void ask(std::string question) {
-    conversation_.add_user(std::move(question));
+  // Adds the question (none: the last one, anew) and its answer; when it is refused the conversation is as before.
+  void ask(std::optional<std::string> question) {
+    const Conversation before = conversation_;
+    conversation_.add_user(question ? std::move(*question) : last_question());
     Answered answer;
     try {
       const auto begin = std::chrono::steady_clock::now();
@@ -170,9 +226,10 @@ class ChatVerb : public Verb {
       answer.tokenize_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
       generate(std::move(ids), answer);
     } catch (...) {
-      conversation_.undo();
+      conversation_ = before;
       throw;
     }
+    peak_.bytes();
     conversation_.add_answer(answer.text);  // an interrupted one stays, truncated
     answer_ = std::move(answer);
   }
@@ -196,15 +253,21 @@ class ChatVerb : public Verb {
     if (interrupted() == 143) throw Error(ErrorKind::interrupted, "terminated");
     clear_interrupt();
     if (answer.last.error) throw error_from(*answer.last.error);
-    if (!human)
-      write_json({{"text", answer.text},
-                  {"finish_reason", name_of(answer.last.finish)},
-                  {"prompt_tokens", answer.last.usage.prompt_tokens},
-                  {"completion_tokens", answer.last.usage.completion_tokens},
-                  {"seed", answer.last.seed},
-                  {"timings", timings_json(answer)}});
+    if (global_->form == OutputForm::jsonl)
+      write_json(document(answer));
+    else if (!human)
+      answers_.push_back(document(answer));  // --json is one document, written at the end
     else if (answer.last.finish == FinishReason::length && !global_->quiet)
       std::fputs("(cut: the answer reached its most tokens, or the context is full)\n", stderr);
+  }
+
+  static nlohmann::ordered_json document(const Answered& answer) {
+    return {{"text", answer.text},
+            {"finish_reason", name_of(answer.last.finish)},
+            {"prompt_tokens", answer.last.usage.prompt_tokens},
+            {"completion_tokens", answer.last.usage.completion_tokens},
+            {"seed", answer.last.seed},
+            {"timings", timings_json(answer)}};
   }
 
   std::string model_, system_prompt_, precision_ = "packed";
@@ -215,6 +278,8 @@ class ChatVerb : public Verb {
   std::unique_ptr<Engine> engine_;
   Conversation conversation_;
   Answered answer_;
+  EnginePeak peak_;
+  nlohmann::ordered_json answers_ = nlohmann::ordered_json::array();
 };
 
 }  // namespace

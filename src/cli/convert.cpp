@@ -1,11 +1,14 @@
 // outrider convert SOURCE --mlx-path TARGET: GGUF or HF safetensors to a directory in MLX layout.
 #include "weights/convert.h"
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 
+#include "base/log.h"
 #include "base/worker_pool.h"
 #include "cli/interrupts.h"
+#include "cli/option_values.h"
 #include "cli/verb.h"
 #include "engine/model_text_source.h"
 
@@ -36,17 +39,16 @@ class ConvertVerb : public Verb {
     verb->add_option("source,--hf-path,--model", source_, "directory, .gguf file, or local model");
     verb->add_option("target,--mlx-path,--out", target_, "directory to make (mlx_model)");
     verb->add_flag("-q,--quantize", quantize_, "quantize to --q-bits (4)");
-    verb->add_option("--q-bits", q_bits_, "4 or 8")->check(CLI::IsMember({4, 8}));
-    verb->add_option("--q-group-size", q_group_size_, "32, 64 or 128 (64)")->check(CLI::IsMember({32, 64, 128}));
-    verb->add_option("--q-mode", q_mode_, "affine")->check(CLI::IsMember({"affine"}));
-    verb->add_option("--q-override", overrides_,
-                     "PATTERN=BITS[/GROUP] for module paths, repeatable, the last match wins; 16: leave as stored")
-        ->expected(1)
-        ->take_all();
+    verb->add_option("--q-bits", q_bits_, "4 or 8")->check(CLI::IsMember({"4", "8"}));
+    group_option_ = verb->add_option("--q-group-size", q_group_size_, "32, 64 or 128 (64)")
+                        ->check(CLI::IsMember({"32", "64", "128"}));
+    mode_option_ = verb->add_option("--q-mode", q_mode_, "affine")->check(CLI::IsMember({"affine"}));
+    add_texts(*verb, "--q-override", overrides_,
+              "PATTERN=BITS[/GROUP] for module paths, repeatable, the last match wins; 16: leave as stored");
     verb->add_option("--scales", scales_, "scales of K-quants: exact (f32) or f16 (exact)")
         ->check(CLI::IsMember({"exact", "f16"}));
     verb->add_option("--requantize-bits", requantize_bits_, "Q2_K and Q3_K become 4 or 8 bit (8)")
-        ->check(CLI::IsMember({4, 8}));
+        ->check(CLI::IsMember({"4", "8"}));
     verb->add_flag("--dry-run", dry_run_, "say what would be written, write nothing");
     return verb;
   }
@@ -59,7 +61,11 @@ class ConvertVerb : public Verb {
     options.overrides = overrides_;
     options.gguf.scales = scales_ == "f16" ? ScaleStorage::f16 : ScaleStorage::exact;
     options.gguf.requantize_bits = requantize_bits_;
-    if (dry_run_) return show_plan(global, plan_convert(source, options));
+    warn_of_idle_flags();
+    refuse_taken_target();
+    const ConvertPlan plan = plan_convert(source, options);
+    warn_when_nothing_is_quantized(plan, options);
+    if (dry_run_) return show_plan(global, plan);
     if (std::filesystem::is_regular_file(source)) options.extra_files = tokenizer_files(source);
     options.cancelled = [] { return interrupted() != 0; };
     WorkerPool pool(global.threads);
@@ -79,6 +85,36 @@ class ConvertVerb : public Verb {
   }
 
  private:
+  // mlx_lm passes over these in silence.
+  void warn_of_idle_flags() const {
+    if (quantize_ || q_bits_) return;
+    if (group_option_->count() > 0 && overrides_.empty())
+      log(LogLevel::warning, "--q-group-size changes nothing without -q, --q-bits or --q-override");
+    if (mode_option_->count() > 0 && overrides_.empty())
+      log(LogLevel::warning, "--q-mode changes nothing without -q, --q-bits or --q-override");
+  }
+
+  // Said before the work, and by --dry-run too.
+  void refuse_taken_target() const {
+    if (target_.empty())
+      throw Error(ErrorKind::usage, "--mlx-path is empty, a directory to make is needed", "for example my-model");
+    std::error_code fault;
+    const auto status = std::filesystem::symlink_status(target_, fault);
+    if (!std::filesystem::exists(status)) return;
+    if (std::filesystem::is_directory(target_, fault) && std::filesystem::is_empty(target_, fault)) return;
+    throw Error(ErrorKind::usage, fmt::format("{} exists and is not an empty directory", target_),
+                "name another target, or remove it first");
+  }
+
+  static void warn_when_nothing_is_quantized(const ConvertPlan& plan, const ConvertOptions& options) {
+    const auto asks = [](const std::string& rule) { return rule.substr(rule.rfind('=') + 1) != "16"; };
+    if (!options.q_bits && std::none_of(options.overrides.begin(), options.overrides.end(), asks)) return;
+    for (const ConvertItem& item : plan.items)
+      if (item.requantized) return;
+    log(LogLevel::warning,
+        "nothing is quantized: no matrix has a width that is a multiple of its group, or all have these bits already");
+  }
+
   ConvertResult convert_with_progress(const GlobalOptions& global, const std::filesystem::path& source,
                                       ConvertOptions& options) const {
     Progress progress("converting", global.progress());
@@ -131,6 +167,7 @@ class ConvertVerb : public Verb {
   std::optional<std::int64_t> q_bits_;
   int q_group_size_ = 64, requantize_bits_ = 8;
   std::vector<std::string> overrides_;
+  CLI::Option *group_option_ = nullptr, *mode_option_ = nullptr;
 };
 
 }  // namespace

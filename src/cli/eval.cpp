@@ -1,12 +1,13 @@
 // outrider eval perplexity MODEL --data-path FILE: token-level perplexity over a local text.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
 
 #include "base/random.h"
 #include "cli/interrupts.h"
+#include "cli/option_values.h"
 #include "cli/verb.h"
+#include "kernels/math.h"
 #include "weights/json_strict.h"
 
 namespace outrider {
@@ -42,18 +43,19 @@ class EvalVerb : public Verb {
     CLI::App* perplexity = verb->add_subcommand("perplexity", kDefinition);
     perplexity->add_option("model,--model", model_, "directory, .gguf file, or local model");
     perplexity->add_option("--data-path", data_path_, "a UTF-8 text file");
-    perplexity->add_option("--sequence-length", sequence_length_, "tokens of a window (512)")
-        ->check(CLI::Range(2, 1 << 24));
-    perplexity->add_option("--num-samples", num_samples_, "windows to score; -1: all (256)")
-        ->check(CLI::Range(-1, 1 << 30));
-    perplexity->add_option("--batch-size", batch_size_, "windows in flight (8)")->check(CLI::Range(1, 1024));
-    perplexity->add_option("--seed", seed_, "picks the windows when there are more (123)");
+    add_whole(*perplexity, "--sequence-length", sequence_length_, "tokens of a window (512)", {2, 1 << 24});
+    add_whole(*perplexity, "--num-samples", num_samples_, "windows to score; -1: all (256)", {-1, 1 << 30});
+    add_whole(*perplexity, "--batch-size", batch_size_, "windows in flight (8)", {1, 1024});
+    add_whole(*perplexity, "--seed", seed_, "picks the windows when there are more (123)", WholeRange{});
     perplexity->add_option("--precision", precision_, "packed or f32 (packed)");
     return verb;
   }
 
   int run(const GlobalOptions& global) override {
     if (data_path_.empty()) throw Error(ErrorKind::usage, "no --data-path is given", "name a text file");
+    if (num_samples_ == 0)
+      throw Error(ErrorKind::usage, "--num-samples is 0, which scores nothing",
+                  "name 1 or more, or -1 for all windows");
     constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 30;
     const std::string text = read_text_file(data_path_, kMostBytes);
     LoadOptions options = load_options(global, model_);
@@ -66,8 +68,9 @@ class EvalVerb : public Verb {
     score(global, *engine, ids);
     if (scored_ == 0)
       throw Error(interrupted() != 0 ? ErrorKind::interrupted : ErrorKind::usage,
-                  interrupted() != 0 ? "interrupted before any window was scored"
-                                     : fmt::format("{} has {} tokens, the least is 2", data_path_, ids.size()));
+                  interrupted() != 0
+                      ? "interrupted before any window was scored"
+                      : fmt::format("{} has {}, the least is 2", data_path_, counted(ids.size(), "token")));
     report(global);
     return interrupted();
   }
@@ -122,12 +125,13 @@ class EvalVerb : public Verb {
   void report(const GlobalOptions& global) const {
     const double mean = nll_sum_ / static_cast<double>(scored_);
     if (global.form == OutputForm::human) {
-      write_stdout(fmt::format("perplexity {:.6f}, nll {:.6f}, {} tokens in {} windows{}\n", std::exp(mean), mean,
-                               scored_, windows_, interrupted() != 0 ? " (partial: interrupted)" : ""));
+      write_stdout(fmt::format("perplexity {:.6f}, nll {:.6f}, {} in {}{}\n", exp64(mean), mean,
+                               counted(scored_, "token"), counted(windows_, "window"),
+                               interrupted() != 0 ? " (partial: interrupted)" : ""));
       return;
     }
     nlohmann::ordered_json out = {
-        {"perplexity", std::exp(mean)}, {"nll", mean}, {"tokens", scored_}, {"windows", windows_}};
+        {"perplexity", exp64(mean)}, {"nll", mean}, {"tokens", scored_}, {"windows", windows_}};
     if (interrupted() != 0) out["partial"] = true;
     write_json(out);
   }

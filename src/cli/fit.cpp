@@ -1,4 +1,5 @@
 // outrider fit MODEL: the memory contract as a table.
+#include "cli/option_values.h"
 #include "cli/verb.h"
 
 namespace outrider {
@@ -9,9 +10,8 @@ class FitVerb : public Verb {
   CLI::App* define(CLI::App& program) override {
     CLI::App* verb = program.add_subcommand("fit", "what a model costs in memory, and the largest context");
     verb->add_option("model,--model", model_, "directory, .gguf file, or local model");
-    verb->add_option("--ctx", context_tokens_, "context to plan (the model's, or what fits)")
-        ->check(CLI::PositiveNumber);
-    verb->add_option("--rows", rows_, "rows at that context (1)")->check(CLI::PositiveNumber);
+    add_whole(*verb, "--ctx", context_tokens_, "context to plan (the model's, or what fits)", kFromOne);
+    add_whole(*verb, "--rows", rows_, "rows at that context (1)", kFromOne);
     verb->add_option("--precision", precision_, "packed or f32 (packed)");
     return verb;
   }

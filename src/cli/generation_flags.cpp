@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "cli/nearest_name.h"
-#include "cli/option_layers.h"
+#include "cli/option_values.h"
 #include "cli/verb.h"
 
 namespace outrider {
@@ -39,108 +39,128 @@ void take(const std::optional<U>& given, T& value) {
 }  // namespace
 
 void GenerationFlags::define(CLI::App& verb) {
-  verb_ = &verb;
-  verb.add_option("--max-tokens,-m", max_tokens_,
-                  fmt::format("most tokens of an answer ({}, cut to the free context)", default_max_tokens_));
-  verb.add_option("--temp,--temperature", temperature_, "0 to 5; 0 takes the likeliest token (the model's, else 0)");
-  verb.add_option("--top-p", top_p_, "keep the likeliest tokens up to this probability mass (1)");
-  verb.add_option("--min-p", min_p_, "drop tokens less likely than this share of the likeliest (0)");
-  verb.add_option("--top-k", top_k_, "keep this many likeliest tokens; 0 or -1: all (0)");
-  verb.add_option("--min-tokens-to-keep", min_tokens_to_keep_, "tokens min-p always keeps (1)");
-  verb.add_option("--xtc-probability", xtc_probability_,
-                  "chance to drop the likeliest tokens but the last above the threshold (0)");
-  verb.add_option("--xtc-threshold", xtc_threshold_, "0 to 0.5 (0.1)");
-  verb.add_option("--seed", seed_, "the same seed gives the same answer (random)");
-  verb.add_option("--repetition-penalty", repetition_penalty_,
-                  "divides positive and multiplies negative logits of seen tokens (off)");
-  verb.add_option("--repetition-context-size", repetition_context_size_, "last tokens it looks at; 0: all (20)");
-  verb.add_option("--presence-penalty", presence_penalty_, "taken off the logits of seen tokens (0)");
-  verb.add_option("--presence-context-size", presence_context_size_, "last tokens it looks at; 0: all (0)");
-  verb.add_option("--frequency-penalty", frequency_penalty_, "taken off once per time a token was seen (0)");
-  verb.add_option("--frequency-context-size", frequency_context_size_, "last tokens it looks at; 0: all (0)");
-  verb.add_option("--penalty-scope", penalty_scope_, "all or generated (repetition: all, the others: generated)")
-      ->check(CLI::IsMember({"all", "generated"}));
-  verb.add_option("--logit-bias", logit_bias_, "ID=NUMBER or ID=false (never), repeatable")->expected(1)->take_all();
-  verb.add_option("--sampler-order", sampler_order_, "mlx or temperature_first (mlx)")
-      ->check(CLI::IsMember({"mlx", "temperature_first"}));
-  verb.add_option("--sampling-defaults", sampling_defaults_, "model (its generation_config.json) or mlx (greedy)")
-      ->check(CLI::IsMember({"model", "mlx"}));
-  verb.add_option("--stop", stop_, "text that ends the answer, repeatable")->expected(1)->take_all();
-  verb.add_option("--stop-token-ids", stop_token_ids_, "further end tokens, comma-separated");
-  verb.add_flag("--include-stop-str-in-output", include_stop_, "keep the stop text");
-  verb.add_option("--min-tokens", min_tokens_, "no end before so many tokens (0)");
-  verb.add_flag("--ignore-eos", ignore_eos_, "end tokens are never chosen");
-  verb.add_flag("--logprobs", logprobs_, "log-probabilities in the JSON");
-  verb.add_option("--top-logprobs", top_logprobs_, "the likeliest 0 to 20 tokens of each position too (0)");
-  verb.add_option("--logprobs-mode", logprobs_mode_, "processed or raw (processed)")
-      ->check(CLI::IsMember({"processed", "raw"}));
+  Values& v = values_;
+  const auto keep = [&](CLI::Option* option) { options_.push_back(option); };
+  const auto whole = [&](const std::string& names, auto& value, const std::string& help, WholeRange range) {
+    keep(add_whole(verb, names, value, help, range));
+  };
+  const auto decimal = [&](const std::string& names, auto& value, const std::string& help) {
+    keep(add_decimal(verb, names, value, help));
+  };
+  const auto choice = [&](const std::string& name, std::string& value, const std::string& help,
+                          const std::vector<std::string>& accepted) {
+    keep(verb.add_option(name, value, help)->check(CLI::IsMember(accepted)));
+  };
+  whole("--max-tokens,-m", v.max_tokens,
+        fmt::format("most tokens of an answer ({}, cut to the free context)", default_max_tokens_), kFromZero);
+  decimal("--temp,--temperature", v.temperature, "0 to 5; 0 takes the likeliest token (the model's, else 0)");
+  decimal("--top-p", v.top_p, "keep the likeliest tokens up to this probability mass (1)");
+  decimal("--min-p", v.min_p, "drop tokens less likely than this share of the likeliest (0)");
+  whole("--top-k", v.top_k, "keep this many likeliest tokens; 0 or -1: all (0)", {-1});
+  whole("--min-tokens-to-keep", v.min_tokens_to_keep, "tokens min-p always keeps (1)", kFromOne);
+  decimal("--xtc-probability", v.xtc_probability,
+          "chance to drop the likeliest tokens but the last above the threshold (0)");
+  decimal("--xtc-threshold", v.xtc_threshold, "0 to 0.5 (0.1)");
+  whole("--seed", v.seed, "the same seed gives the same answer (random)", WholeRange{});
+  decimal("--repetition-penalty", v.repetition_penalty,
+          "divides positive and multiplies negative logits of seen tokens (off)");
+  whole("--repetition-context-size", v.repetition_context_size, "last tokens it looks at; 0: all (20)", kFromZero);
+  decimal("--presence-penalty", v.presence_penalty, "taken off the logits of seen tokens (0)");
+  whole("--presence-context-size", v.presence_context_size, "last tokens it looks at; 0: all (0)", kFromZero);
+  decimal("--frequency-penalty", v.frequency_penalty, "taken off once per time a token was seen (0)");
+  whole("--frequency-context-size", v.frequency_context_size, "last tokens it looks at; 0: all (0)", kFromZero);
+  choice("--penalty-scope", v.penalty_scope, "all or generated (repetition: all, the others: generated)",
+         {"all", "generated"});
+  keep(add_texts(verb, "--logit-bias", v.logit_bias, "ID=NUMBER or ID=false (never), repeatable"));
+  choice("--sampler-order", v.sampler_order, "mlx or temperature_first (mlx)", {"mlx", "temperature_first"});
+  choice("--sampling-defaults", v.sampling_defaults, "model (its generation_config.json) or mlx (greedy)",
+         {"model", "mlx"});
+  keep(add_texts(verb, "--stop", v.stop, "text that ends the answer, repeatable"));
+  keep(verb.add_option("--stop-token-ids", v.stop_token_ids, "further end tokens, comma-separated"));
+  keep(verb.add_flag("--include-stop-str-in-output", v.include_stop, "keep the stop text"));
+  whole("--min-tokens", v.min_tokens, "no end before so many tokens (0)", kFromZero);
+  keep(verb.add_flag("--ignore-eos", v.ignore_eos, "end tokens are never chosen"));
+  keep(verb.add_flag("--logprobs", v.logprobs, "log-probabilities in the JSON"));
+  whole("--top-logprobs", v.top_logprobs, "the likeliest 0 to 20 tokens of each position too (0)", {0, 20});
+  choice("--logprobs-mode", v.logprobs_mode, "processed or raw (processed)", {"processed", "raw"});
 }
 
-void GenerationFlags::set(const std::string& name, const std::string& value) {
-  std::string flag = "--" + name;
+CLI::Option& GenerationFlags::option_named(const std::string& name) const {
+  std::string flag = name;
   std::replace(flag.begin(), flag.end(), '_', '-');
-  const std::vector<std::string> known = long_flags(*verb_);
-  CLI::Option* option =
-      std::find(known.begin(), known.end(), flag) == known.end() ? nullptr : verb_->get_option_no_throw(flag);
-  if (option == nullptr || flag == "--help") {
-    const std::string nearest = nearest_name(flag, known);
-    throw Error(
-        ErrorKind::usage, fmt::format("there is no setting {}", name),
-        nearest.empty() ? "settings are the flags of chat" : fmt::format("did you mean {}?", nearest.substr(2)));
+  std::vector<std::string> known;
+  for (CLI::Option* option : options_) {
+    if (option->check_lname(flag)) return *option;
+    known.insert(known.end(), option->get_lnames().begin(), option->get_lnames().end());
   }
-  const std::vector<std::string> before = option->results();
-  const auto assign = [&](const std::vector<std::string>& values) {
-    option->clear();
-    for (const std::string& each : values) option->add_result(each);
-    option->run_callback();
-  };
+  const std::string nearest = nearest_name(flag, known);
+  throw Error(ErrorKind::usage, fmt::format("there is no setting {}", name),
+              nearest.empty() ? "settings are the sampling and length flags of chat"
+                              : fmt::format("did you mean {}?", nearest));
+}
+
+void GenerationFlags::set(const std::string& name, const std::string& value, const std::function<void()>& check) {
+  CLI::Option& option = option_named(name);
+  const Values before = values_;
+  const std::vector<std::string> given = option.results();
   try {
-    assign({value});
-  } catch (const CLI::Error& fault) {
-    if (!before.empty()) assign(before);
-    throw Error(ErrorKind::usage, fault.what());
+    option.clear();
+    option.add_result(value);
+    option.run_callback();
+    check();
+  } catch (...) {
+    option.clear();
+    for (const std::string& each : given) option.add_result(each);
+    values_ = before;
+    try {
+      throw;
+    } catch (const CLI::Error& fault) {
+      throw Error(ErrorKind::usage, fault.what());
+    }
   }
 }
 
 SamplingParams GenerationFlags::sampling(const ModelFacts& facts) const {
-  SamplingParams p = sampling_defaults_ == "model" ? facts.default_sampling : SamplingParams{};
-  take(temperature_, p.temperature);
-  take(top_p_, p.top_p);
-  take(min_p_, p.min_p);
-  take(top_k_, p.top_k);
-  take(min_tokens_to_keep_, p.min_tokens_to_keep);
-  take(xtc_probability_, p.xtc_probability);
-  take(xtc_threshold_, p.xtc_threshold);
-  take(repetition_penalty_, p.repetition_penalty);
-  take(presence_penalty_, p.presence_penalty);
-  take(frequency_penalty_, p.frequency_penalty);
-  take(repetition_context_size_, p.repetition_context_size);
-  take(presence_context_size_, p.presence_context_size);
-  take(frequency_context_size_, p.frequency_context_size);
-  take(min_tokens_, p.min_tokens);
-  if (!penalty_scope_.empty())
+  const Values& v = values_;
+  SamplingParams p = v.sampling_defaults == "model" ? facts.default_sampling : SamplingParams{};
+  take(v.temperature, p.temperature);
+  take(v.top_p, p.top_p);
+  take(v.min_p, p.min_p);
+  take(v.top_k, p.top_k);
+  take(v.min_tokens_to_keep, p.min_tokens_to_keep);
+  take(v.xtc_probability, p.xtc_probability);
+  take(v.xtc_threshold, p.xtc_threshold);
+  take(v.repetition_penalty, p.repetition_penalty);
+  take(v.presence_penalty, p.presence_penalty);
+  take(v.frequency_penalty, p.frequency_penalty);
+  take(v.repetition_context_size, p.repetition_context_size);
+  take(v.presence_context_size, p.presence_context_size);
+  take(v.frequency_context_size, p.frequency_context_size);
+  take(v.min_tokens, p.min_tokens);
+  if (!v.penalty_scope.empty())
     p.repetition_scope = p.presence_scope = p.frequency_scope =
-        penalty_scope_ == "all" ? PenaltyScope::all : PenaltyScope::generated;
-  if (sampler_order_ == "temperature_first") p.order = SamplerOrder::temperature_first;
-  if (logprobs_mode_ == "raw") p.logprobs_mode = LogprobsMode::raw;
-  for (const std::string& bias : logit_bias_) p.logit_bias.push_back(bias_from(bias));
-  p.seed = seed_;
-  p.ignore_eos = ignore_eos_;
+        v.penalty_scope == "all" ? PenaltyScope::all : PenaltyScope::generated;
+  if (v.sampler_order == "temperature_first") p.order = SamplerOrder::temperature_first;
+  if (v.logprobs_mode == "raw") p.logprobs_mode = LogprobsMode::raw;
+  for (const std::string& bias : v.logit_bias) p.logit_bias.push_back(bias_from(bias));
+  p.seed = v.seed;
+  p.ignore_eos = v.ignore_eos;
   p.logprobs = wants_logprobs();
-  p.top_logprobs = top_logprobs_;
+  p.top_logprobs = v.top_logprobs;
   return p;
 }
 
 Request GenerationFlags::request(std::vector<std::int32_t> ids, const ModelFacts& facts) const {
+  const Values& v = values_;
   Request request;
   const auto free_context = facts.context_tokens - static_cast<std::int64_t>(ids.size());
   // A prompt that leaves no room asks for one token all the same: the refusal has the numbers.
-  request.max_tokens = max_tokens_ ? *max_tokens_ : std::clamp<std::int64_t>(free_context, 1, default_max_tokens_);
+  request.max_tokens = v.max_tokens ? *v.max_tokens : std::clamp<std::int64_t>(free_context, 1, default_max_tokens_);
   request.ids = std::move(ids);
   request.sampling = sampling(facts);
-  request.stop = stop_;
-  request.include_stop = include_stop_;
-  if (!stop_token_ids_.empty()) request.stop_token_ids = ids_from_list(stop_token_ids_, "--stop-token-ids");
+  request.stop = v.stop;
+  request.include_stop = v.include_stop;
+  if (!v.stop_token_ids.empty()) request.stop_token_ids = ids_from_list(v.stop_token_ids, "--stop-token-ids");
   return request;
 }
 

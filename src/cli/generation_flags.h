@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,24 +21,29 @@ class GenerationFlags {
 
   // A request for `ids`: the flags over the model's defaults (or mlx_lm's with --sampling-defaults mlx). Error (usage).
   Request request(std::vector<std::int32_t> ids, const ModelFacts& facts) const;
-  // "temp=0.7" of chat's /set: the same names, ranges and messages as the flags. Error (usage).
-  void set(const std::string& name, const std::string& value);
-  bool wants_logprobs() const { return logprobs_ || top_logprobs_ > 0; }
+  // "temp=0.7" of chat's /set: the same names, ranges and messages as the flags. Error (usage), or whatever `check`
+  // throws of the new values: then the setting is what it was.
+  void set(const std::string& name, const std::string& value, const std::function<void()>& check);
+  bool wants_logprobs() const { return values_.logprobs || values_.top_logprobs > 0; }
 
  private:
+  struct Values {
+    std::optional<std::int64_t> max_tokens, top_k, min_tokens_to_keep, min_tokens, seed;
+    std::optional<double> temperature, top_p, min_p, xtc_probability, xtc_threshold;
+    std::optional<double> repetition_penalty, presence_penalty, frequency_penalty;
+    std::optional<std::int64_t> repetition_context_size, presence_context_size, frequency_context_size;
+    std::string penalty_scope, sampler_order = "mlx", sampling_defaults = "model", logprobs_mode = "processed";
+    std::vector<std::string> logit_bias, stop;
+    std::string stop_token_ids;
+    bool ignore_eos = false, include_stop = false, logprobs = false;
+    int top_logprobs = 0;
+  };
   SamplingParams sampling(const ModelFacts& facts) const;
+  CLI::Option& option_named(const std::string& name) const;
 
   std::int64_t default_max_tokens_;
-  std::optional<std::int64_t> max_tokens_, top_k_, min_tokens_to_keep_, min_tokens_, seed_;
-  std::optional<double> temperature_, top_p_, min_p_, xtc_probability_, xtc_threshold_;
-  std::optional<double> repetition_penalty_, presence_penalty_, frequency_penalty_;
-  std::optional<std::int64_t> repetition_context_size_, presence_context_size_, frequency_context_size_;
-  std::string penalty_scope_, sampler_order_ = "mlx", sampling_defaults_ = "model", logprobs_mode_ = "processed";
-  std::vector<std::string> logit_bias_, stop_;
-  std::string stop_token_ids_;
-  bool ignore_eos_ = false, include_stop_ = false, logprobs_ = false;
-  int top_logprobs_ = 0;
-  CLI::App* verb_ = nullptr;
+  Values values_;
+  std::vector<CLI::Option*> options_;
 };
 
 }  // namespace outrider

@@ -15,7 +15,11 @@ void clear_interrupt();
 enum class InputWait { ready, interrupted };
 InputWait wait_for_input(int descriptor);
 
-// Exit code of a second signal within 2 s of the first: 130 or 143 by default; chat at its prompt leaves with 0.
+// A second signal leaves the terminal as it is now, whatever line editing does to it later.
+void restore_terminal_at_exit(int descriptor);
+
+// Exit code of a second signal within 2 s of the first: 130 or 143 by default; chat at its prompt leaves with 0 on
+// SIGINT.
 enum class SecondSignal { exits_with_signal, exits_cleanly };
 void set_second_signal(SecondSignal action);
 

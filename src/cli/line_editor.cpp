@@ -1,25 +1,20 @@
 #include "cli/line_editor.h"
 
 #include <histedit.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <cwchar>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "cli/interrupts.h"
 
 namespace outrider {
 namespace {
-
-constexpr int kHistoryLines = 1000;
 
 // One character of the terminal for libedit, which would itself go on after a signal: here Ctrl-C ends the line.
 int read_character(EditLine*, wchar_t* out) {
@@ -68,7 +63,7 @@ struct LineEditor::Terminal {
     el_set(editor, EL_PROMPT, &Terminal::prompt_of);
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_GETCFN, &read_character);
-    ::history(history, &event, H_SETSIZE, kHistoryLines);
+    ::history(history, &event, H_SETSIZE, static_cast<int>(HistoryFile::kMostLines));
     ::history(history, &event, H_SETUNIQUE, 1);
     el_set(editor, EL_HIST, ::history, history);
   }
@@ -76,37 +71,21 @@ struct LineEditor::Terminal {
     if (history != nullptr) history_end(history);
     if (editor != nullptr) el_end(editor);
   }
+  void remember(const std::string& line) { ::history(history, &event, H_ENTER, line.c_str()); }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 };
 
-std::filesystem::path default_history_file() {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  if (state != nullptr && *state != '\0') return std::filesystem::path(state) / "outrider" / "history";
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') return {};
-  return std::filesystem::path(home) / ".local" / "state" / "outrider" / "history";
-}
-
-LineEditor::LineEditor(std::filesystem::path history) : history_file_(std::move(history)) {
+LineEditor::LineEditor(const std::filesystem::path& history) {
   if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) return;
+  restore_terminal_at_exit(STDIN_FILENO);
   terminal_ = std::make_unique<Terminal>();
-  if (!history_file_.empty()) ::history(terminal_->history, &terminal_->event, H_LOAD, history_file_.c_str());
+  if (history.empty()) return;
+  history_.emplace(history);
+  for (const std::string& line : history_->lines()) terminal_->remember(line + "\n");
 }
 
-LineEditor::~LineEditor() {
-  if (!terminal_ || history_file_.empty()) return;
-  // The file is private from its first byte on.
-  std::error_code fault;
-  const mode_t before = umask(077);
-  std::filesystem::create_directories(history_file_.parent_path(), fault);
-  const bool saved = ::history(terminal_->history, &terminal_->event, H_SAVE, history_file_.c_str()) >= 0;
-  umask(before);
-  if (saved)
-    chmod(history_file_.c_str(), 0600);
-  else
-    log(LogLevel::warning, "cannot write the history to {}", history_file_.string());
-}
+LineEditor::~LineEditor() = default;
 
 LineRead LineEditor::read(const std::string& prompt) {
   if (!terminal_) return read_plain();
@@ -121,9 +100,10 @@ LineRead LineEditor::read(const std::string& prompt) {
   }
   if (line == nullptr || count <= 0) return {LineRead::Kind::end, {}};
   std::string text(line, static_cast<std::size_t>(count));
-  if (text.find_first_not_of(" \t\r\n") != std::string::npos && !history_file_.empty())
-    ::history(terminal_->history, &terminal_->event, H_ENTER, line);
+  const bool has_words = text.find_first_not_of(" \t\r\n") != std::string::npos;
+  if (has_words && history_) terminal_->remember(text);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  if (has_words && history_) history_->append(text);
   return {LineRead::Kind::line, std::move(text)};
 }
 

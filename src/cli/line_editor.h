@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "cli/history_file.h"
+
 namespace outrider {
 
 // What reading a line came to: a line without its newline, the end of input, or Ctrl-C at the prompt.
@@ -17,8 +19,8 @@ struct LineRead {
 
 class LineEditor {
  public:
-  // `history`: file to keep history in (made with mode 0600, its directory with 0700); empty: none is kept.
-  explicit LineEditor(std::filesystem::path history);
+  // `history`: file to keep history in; empty: none is kept.
+  explicit LineEditor(const std::filesystem::path& history);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
@@ -30,13 +32,10 @@ class LineEditor {
   struct Terminal;
   LineRead read_plain();
 
-  std::filesystem::path history_file_;
+  std::optional<HistoryFile> history_;  // terminal only
   std::unique_ptr<Terminal> terminal_;  // null: stdin or stderr is no terminal
   std::string buffered_;                // plain: read, not yet returned
   bool ended_ = false;
 };
-
-// ${XDG_STATE_HOME:-~/.local/state}/outrider/history; empty when there is no home.
-std::filesystem::path default_history_file();
 
 }  // namespace outrider

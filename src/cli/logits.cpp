@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "cli/interrupts.h"
+#include "cli/option_values.h"
 #include "cli/verb.h"
 #include "weights/safetensors_writer.h"
 
@@ -13,16 +14,16 @@ class LogitsVerb : public Verb {
   CLI::App* define(CLI::App& program) override {
     CLI::App* verb = program.add_subcommand("logits", "raw ids in, logits out as safetensors");
     verb->add_option("model,--model", model_, "directory, .gguf file, or local model");
-    verb->add_option("--ids", ids_, "comma-separated token ids, or a file of them");
+    ids_option_ = verb->add_option("--ids", ids_, "comma-separated token ids, or a file of them");
     verb->add_option("--out", out_, "the safetensors file to write: logits [T,V] f32");
     verb->add_flag("--hidden", hidden_, "write hidden_pre_norm [T,E] f32 too");
     verb->add_option("--precision", precision_, "packed or f32 (packed)");
-    verb->add_option("--prefill-step-size", prefill_step_, "most tokens of one step (512)")->check(CLI::PositiveNumber);
+    add_whole(*verb, "--prefill-step-size", prefill_step_, "most tokens of one step (512)", kFromOne);
     return verb;
   }
 
   int run(const GlobalOptions& global) override {
-    if (ids_.empty()) throw Error(ErrorKind::usage, "no --ids are given", "for example --ids 1,2,3");
+    if (ids_option_->count() == 0) throw Error(ErrorKind::usage, "no --ids are given", "for example --ids 1,2,3");
     if (out_.empty()) throw Error(ErrorKind::usage, "no --out is given", "for example --out logits.safetensors");
     Request request;
     request.ids = ids_from(ids_);
@@ -86,6 +87,7 @@ class LogitsVerb : public Verb {
   std::string model_, ids_, out_, precision_ = "packed";
   std::int64_t prefill_step_ = 512;
   bool hidden_ = false;
+  CLI::Option* ids_option_ = nullptr;
 };
 
 }  // namespace

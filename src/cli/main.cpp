@@ -1,6 +1,5 @@
 // outrider [global flags] VERB [arguments]: the one error fence around the program.
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 
@@ -10,21 +9,6 @@
 namespace outrider {
 namespace {
 
-// Whether failures go to stdout as JSON; asked before the command line is understood, so by its words.
-bool wants_json(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == "--") break;
-    if (word == "--json" || word == "--jsonl") return true;
-  }
-  for (const char* name : {"OUTRIDER_JSON", "OUTRIDER_JSONL"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0' && std::string_view(value) != "0" && std::string_view(value) != "false")
-      return true;
-  }
-  return false;
-}
-
 // A human error is one line, whatever a library put into its message.
 std::string one_line(std::string text) {
   for (char& c : text)
@@ -33,9 +17,10 @@ std::string one_line(std::string text) {
   return text;
 }
 
-int report(const Error& error, bool as_json) {
+int report(const Error& error, OutputForm form) {
   const std::string hint = error.hint();
-  if (as_json)
+  // --json is one document: after the product a failure can only be told to people.
+  if (form == OutputForm::jsonl || (form == OutputForm::json && json_documents_written() == 0))
     write_json(error_document(error.what(), hint, code_of(error.kind())));
   else
     std::fprintf(stderr, "outrider: %s%s%s\n", one_line(error.what()).c_str(), hint.empty() ? "" : "; ",
@@ -44,24 +29,27 @@ int report(const Error& error, bool as_json) {
 }
 
 int fenced(int argc, char** argv) {
-  const bool as_json = wants_json(argc, argv);
   try {
+    install_interrupts();
+    Program program;
     try {
-      install_interrupts();
-      return Program().run(argc, argv);
+      return program.run(argc, argv);
     } catch (const Error& error) {
-      return report(error, as_json);
+      return report(error, program.form());
     } catch (const std::bad_alloc&) {
       return report({ErrorKind::memory, "the system has no memory left", "lower --memory-budget or the context"},
-                    as_json);
+                    program.form());
     } catch (const std::exception& error) {
-      return report({ErrorKind::runtime, error.what()}, as_json);
+      return report({ErrorKind::runtime, error.what()}, program.form());
     }
   } catch (const StdoutClosed&) {
     return 141;
   } catch (const Error& error) {  // stdout failed while the failure was written to it
     std::fprintf(stderr, "outrider: %s\n", error.what());
     return static_cast<int>(error.kind());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "outrider: %s\n", error.what());
+    return static_cast<int>(ErrorKind::runtime);
   }
 }
 

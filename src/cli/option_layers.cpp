@@ -1,67 +1,88 @@
 #include "cli/option_layers.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <map>
-#include <sstream>
+#include <set>
 
 #include "base/error.h"
+#include "base/text_file.h"
 #include "cli/nearest_name.h"
-#include "weights/json_strict.h"
+#include "cli/toml.h"
 
 namespace outrider {
 namespace {
 
-// Values of the file by flag name without dashes.
-using FileValues = std::map<std::string, std::vector<std::string>>;
-
 // These decide how options are read, so no layer below the command line may set them.
 bool is_command_line_only(const std::string& name) { return name == "help" || name == "version" || name == "config"; }
 
-std::vector<CLI::App*> all_verbs(CLI::App& program) {
-  std::vector<CLI::App*> apps = {&program};
-  for (std::size_t i = 0; i < apps.size(); ++i)
-    for (CLI::App* verb : apps[i]->get_subcommands([](CLI::App*) { return true; })) apps.push_back(verb);
-  return apps;
+std::vector<CLI::App*> verbs_of(const CLI::App& app) {
+  return const_cast<CLI::App&>(app).get_subcommands([](CLI::App*) { return true; });
 }
 
-void check_key(const CLI::ConfigItem& item, CLI::App& program, const std::string& file) {
+// Keys may spell their dashes as underscores.
+std::string flag_name(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return key;
+}
+
+// The verb of a section: [run], [generate] (an alias), [models.list]; the program for the top. Null: there is none.
+const CLI::App* app_of(const CLI::App& program, const std::vector<std::string>& section) {
+  const CLI::App* app = &program;
+  for (const std::string& name : section) {
+    const std::vector<CLI::App*> verbs = verbs_of(*app);
+    const auto verb = std::find_if(verbs.begin(), verbs.end(), [&](CLI::App* each) { return each->check_name(name); });
+    if (verb == verbs.end()) return nullptr;
+    app = *verb;
+  }
+  return app;
+}
+
+std::string joined(const std::vector<std::string>& parts) { return fmt::format("{}", fmt::join(parts, ".")); }
+
+void check_section(const std::vector<std::string>& section, const CLI::App& program, const std::string& file) {
+  if (app_of(program, section) != nullptr) return;
   std::vector<std::string> known;
-  for (const CLI::App* app : all_verbs(program))
-    for (const std::string& flag : long_flags(*app)) known.push_back(flag.substr(2));
-  if (std::find(known.begin(), known.end(), item.name) != known.end() && !is_command_line_only(item.name)) return;
-  const std::string nearest = nearest_name(item.name, known);
-  throw Error(ErrorKind::usage, fmt::format("{}: unknown key {}", file, item.fullname()),
+  for (const CLI::App* verb : verbs_of(program)) {
+    known.push_back(verb->get_name());
+    for (const CLI::App* part : verbs_of(*verb)) known.push_back(verb->get_name() + "." + part->get_name());
+  }
+  const std::string nearest = nearest_name(joined(section), known);
+  throw Error(ErrorKind::usage, fmt::format("{}: unknown section [{}]", file, joined(section)),
+              nearest.empty() ? "sections are named after verbs" : fmt::format("did you mean [{}]?", nearest));
+}
+
+void add_flags_below(const CLI::App& app, std::vector<std::string>& known) {
+  for (const std::string& flag : long_flags(app))
+    if (!is_command_line_only(flag.substr(2))) known.push_back(flag.substr(2));
+  for (const CLI::App* part : verbs_of(app)) add_flags_below(*part, known);
+}
+
+// A key of the top may be a flag of any verb; one of a section, of that verb or of all.
+void check_key(const TomlEntry& entry, const CLI::App& program, const std::string& file) {
+  std::vector<std::string> known = long_flags(program);
+  for (std::string& flag : known) flag.erase(0, 2);
+  std::erase_if(known, is_command_line_only);
+  add_flags_below(*app_of(program, entry.section), known);
+  if (std::find(known.begin(), known.end(), flag_name(entry.key)) != known.end()) return;
+  const std::string nearest = nearest_name(flag_name(entry.key), known);
+  const std::string section = entry.section.empty() ? "" : fmt::format(" in [{}]", joined(entry.section));
+  throw Error(ErrorKind::usage, fmt::format("{}: line {}: unknown key {}{}", file, entry.line, entry.key, section),
               nearest.empty() ? "keys are flag names without the dashes" : fmt::format("did you mean {}?", nearest));
 }
 
-FileValues read_values(const std::string& file, CLI::App& program, const CLI::App& verb) {
-  FileValues top, section;
-  if (file.empty()) return top;
-  std::istringstream text(read_text_file(file));
-  std::vector<CLI::ConfigItem> items;
-  try {
-    items = CLI::ConfigTOML().from_config(text);
-  } catch (const CLI::Error& fault) {
-    throw Error(ErrorKind::usage, fmt::format("{}: {}", file, fault.what()));
-  }
-  for (const CLI::ConfigItem& item : items) {
-    if (item.name == "++" || item.name == "--") continue;  // section marks of the reader
-    check_key(item, program, file);
-    if (item.parents.empty())
-      top[item.name] = item.inputs;
-    else if (item.parents.size() == 1 && item.parents[0] == verb.get_name())
-      section[item.name] = item.inputs;
-  }
-  for (auto& [name, inputs] : section) top[name] = std::move(inputs);
-  return top;
+bool is_within(const CLI::App& verb, const CLI::App* section) {
+  for (const CLI::App* app = &verb; app != nullptr; app = app->get_parent())
+    if (app == section) return true;
+  return false;
 }
 
 void set_option(CLI::Option& option, const std::vector<std::string>& values, const std::string& origin) {
   try {
     for (const std::string& value : values) option.add_result(value);
-    option.run_callback();
+    if (!values.empty()) option.run_callback();
   } catch (const CLI::Error& fault) {
     throw Error(ErrorKind::usage, fmt::format("{}: {}", origin, fault.what()));
   }
@@ -101,8 +122,37 @@ std::vector<std::string> long_flags(const CLI::App& app) {
   return flags;
 }
 
-void apply_option_layers(CLI::App& program, CLI::App& verb, const std::string& config) {
-  const FileValues values = read_values(config, program, verb);
+FileValues read_config(const CLI::App& program, const CLI::App& verb, const std::string& config) {
+  if (config.empty()) return {};
+  std::string text;
+  try {
+    text = read_text_file(config);
+  } catch (const Error& fault) {  // a bad argument, not a bad model
+    throw Error(ErrorKind::usage, fmt::format("--config: {}", fault.what()), fault.hint());
+  }
+  const TomlFile file = read_toml(text, config);
+  for (const std::vector<std::string>& section : file.sections) check_section(section, program, config);
+  // The deeper section wins, whatever the order of the file.
+  std::map<std::string, std::pair<std::size_t, const TomlEntry*>> chosen;
+  std::set<std::pair<const CLI::App*, std::string>> seen;
+  for (const TomlEntry& entry : file.entries) {
+    check_key(entry, program, config);
+    const CLI::App* app = app_of(program, entry.section);
+    const std::string name = flag_name(entry.key);
+    if (!seen.insert({app, name}).second)
+      throw Error(ErrorKind::usage, fmt::format("{}: line {}: {} is set twice", config, entry.line, entry.key));
+    if (!is_within(verb, app)) continue;
+    auto& [depth, winner] = chosen[name];
+    if (winner != nullptr && depth > entry.section.size()) continue;
+    depth = entry.section.size();
+    winner = &entry;
+  }
+  FileValues values;
+  for (const auto& [name, choice] : chosen) values[name] = choice.second->values;
+  return values;
+}
+
+void apply_option_layers(CLI::App& program, CLI::App& verb, const FileValues& values, const std::string& config) {
   fill(program, values, config);
   if (&verb != &program) fill(verb, values, config);
 }

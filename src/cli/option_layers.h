@@ -3,14 +3,22 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
+#include <vector>
 
 namespace outrider {
 
-// Fills the options of `program` and `verb` that the command line left alone from the environment and from `config`
-// (empty: none). Keys of the file stand at its top or in a section named after the verb, which wins. Errors (usage): an
-// unknown key, with the nearest one; a value that does not fit, naming where it came from. (data): an unreadable file.
-void apply_option_layers(CLI::App& program, CLI::App& verb, const std::string& config);
+// Values of a configuration file that concern one verb, by flag name without the leading dashes.
+using FileValues = std::map<std::string, std::vector<std::string>>;
+
+// Reads `config` (empty: none). Keys of the file stand at its top or in a section named after the verb, its alias or
+// its full path ([models.list]); the deeper one wins. Errors (usage): a file that cannot be read, an unknown section or
+// key with the nearest one.
+FileValues read_config(const CLI::App& program, const CLI::App& verb, const std::string& config);
+// Fills the options of `program` and `verb` that the command line left alone from the environment and from `values`.
+// Error (usage): a value that does not fit, naming where it came from.
+void apply_option_layers(CLI::App& program, CLI::App& verb, const FileValues& values, const std::string& config);
 
 // "--max-tokens" -> "OUTRIDER_MAX_TOKENS".
 std::string environment_name(const std::string& flag);

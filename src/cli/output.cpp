@@ -22,7 +22,14 @@ void write_stdout(std::string_view bytes) {
   }
 }
 
+namespace {
+int documents_written = 0;
+}
+
+int json_documents_written() { return documents_written; }
+
 void write_json(const nlohmann::ordered_json& document) {
+  ++documents_written;
   write_stdout(document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 

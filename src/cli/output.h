@@ -19,6 +19,8 @@ enum class OutputForm { human, json, jsonl };
 void write_stdout(std::string_view bytes);
 // One JSON document on one line; bytes that are not UTF-8 become U+FFFD.
 void write_json(const nlohmann::ordered_json& document);
+// How many write_json() has begun: --json is one document.
+int json_documents_written();
 
 // The document of a failure: {"error":{"message","hint","code"}}.
 nlohmann::ordered_json error_document(std::string_view message, std::string_view hint, std::string_view code);
@@ -26,6 +28,12 @@ std::string_view code_of(ErrorKind kind);
 
 // "1.2 GiB", "345 kB"-like spelling of a size for people.
 std::string human_bytes(std::uint64_t bytes);
+
+// "1 token", "2 tokens"
+template <class Count>
+std::string counted(Count count, std::string_view thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
+}
 
 enum class Colour { no, yes };
 // Whether stderr takes colour and bars: a terminal, and NO_COLOR unset.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/command_words.h"
 #include "cli/verb.h"
 
 namespace outrider {
@@ -15,12 +16,20 @@ class Program {
   Program();
   // The exit code; failures are exceptions (Error, StdoutClosed).
   int run(int argc, char** argv);
+  // How failures are to be told: as far as it is known when run() throws.
+  OutputForm form() const { return options_.form; }
 
  private:
   void define_global_flags();
   void apply_global_flags();
-  bool parse(int argc, char** argv);
-  int run_builtin(const CLI::App& named);
+  bool parse(const CommandWords& given);
+  OutputForm early_form(const CommandWords& given) const;
+  OutputForm final_form(const CommandWords& given) const;
+  void read_early_form(const CommandWords& given, const std::string& config);
+  int run_help(const std::vector<std::string>& more);
+  void write_help(const std::string& text) const;
+  void write_version() const;
+  [[noreturn]] void refuse_name(const std::string& word, const CLI::App& app) const;
   [[noreturn]] void refuse_verb(const std::vector<std::string>& words) const;
   [[noreturn]] void refuse_leftover(const std::vector<std::string>& leftover, const CLI::App& verb) const;
 
@@ -34,6 +43,7 @@ class Program {
   std::vector<std::unique_ptr<Verb>> verbs_;
   std::vector<CLI::App*> apps_;  // of verbs_
   CLI::App* help_ = nullptr;
+  CLI::Option* memory_budget_ = nullptr;
   std::string help_verb_;
 };
 

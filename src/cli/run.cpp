@@ -5,6 +5,7 @@
 #include "cli/answer_report.h"
 #include "cli/generation_flags.h"
 #include "cli/interrupts.h"
+#include "cli/option_values.h"
 #include "cli/verb.h"
 
 namespace outrider {
@@ -17,14 +18,12 @@ class RunVerb : public Verb {
     verb->alias("generate")->alias("gen");
     verb->add_option("model,--model", model_, "directory, .gguf file, or local model");
     verb->add_option("prompt,--prompt,-p", prompt_, "the prompt; - or none: read from stdin");
-    verb->add_option("--ids", ids_, "token ids instead of text: a comma-separated list, or a file");
+    ids_option_ = verb->add_option("--ids", ids_, "token ids instead of text: a comma-separated list, or a file");
     verb->add_option("--system-prompt", system_prompt_, "a system message before the prompt");
     verb->add_option("--prefill-response", prefill_, "the answer starts after this text");
     verb->add_flag("--ignore-chat-template", ignore_template_, "the prompt is plain text to continue");
-    verb->add_option("--ctx", context_tokens_, "context to plan memory for (the model's, or what fits)")
-        ->check(CLI::PositiveNumber);
-    verb->add_option("--prefill-step-size", prefill_step_, "most prompt tokens of one step (512)")
-        ->check(CLI::PositiveNumber);
+    add_whole(*verb, "--ctx", context_tokens_, "context to plan memory for (the model's, or what fits)", kFromOne);
+    add_whole(*verb, "--prefill-step-size", prefill_step_, "most prompt tokens of one step (512)", kFromOne);
     verb->add_option("--precision", precision_, "packed, or f32: the slow reference (packed)");
     verb->add_flag("--stats", stats_, "more about time and memory on stderr");
     flags_.define(*verb);
@@ -38,7 +37,7 @@ class RunVerb : public Verb {
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
     std::vector<std::int32_t> given_ids;
-    if (!ids_.empty()) {
+    if (ids_option_->count() > 0) {
       if (!prompt_.empty() || !system_prompt_.empty() || !prefill_.empty())
         throw Error(ErrorKind::usage, "--ids and a text prompt are both given", "give one of them");
       given_ids = ids_from(ids_);
@@ -47,7 +46,7 @@ class RunVerb : public Verb {
     }
     const auto engine = load_with_progress(global, options);
     const auto begin = std::chrono::steady_clock::now();
-    std::vector<std::int32_t> ids = ids_.empty() ? encode(*engine) : std::move(given_ids);
+    std::vector<std::int32_t> ids = given_ids.empty() ? encode(*engine) : std::move(given_ids);
     answer_.tokenize_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     generate(global, *engine, std::move(ids));
     report(global, *engine);
@@ -131,6 +130,7 @@ class RunVerb : public Verb {
   bool ignore_template_ = false, stats_ = false;
   GenerationFlags flags_{512};
   Answered answer_;
+  CLI::Option* ids_option_ = nullptr;
 };
 
 }  // namespace

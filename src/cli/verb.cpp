@@ -89,16 +89,32 @@ std::string read_stdin(std::string_view what) {
   }
 }
 
+namespace {
+
+Error no_id_between_commas(std::string_view origin) {
+  return {ErrorKind::usage, fmt::format("{}: a token id is missing beside a comma", origin), "for example 1,2,3"};
+}
+
+}  // namespace
+
 std::vector<std::int32_t> ids_from_list(std::string_view list, std::string_view origin) {
-  const auto is_separator = [](char c) { return c == ',' || std::isspace(static_cast<unsigned char>(c)) != 0; };
+  const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
   std::vector<std::int32_t> ids;
+  bool comma = false;  // open: an id must follow
   for (std::size_t at = 0; at < list.size();) {
-    if (is_separator(list[at])) {
+    if (is_space(list[at])) {
       ++at;
       continue;
     }
+    if (list[at] == ',') {
+      if (comma || ids.empty()) throw no_id_between_commas(origin);
+      comma = true;
+      ++at;
+      continue;
+    }
+    comma = false;
     std::size_t end = at;
-    while (end < list.size() && !is_separator(list[end])) ++end;
+    while (end < list.size() && list[end] != ',' && !is_space(list[end])) ++end;
     const std::string_view piece = list.substr(at, end - at);
     std::int32_t id = 0;
     const auto [stop, fault] = std::from_chars(piece.data(), piece.data() + piece.size(), id);
@@ -108,14 +124,15 @@ std::vector<std::int32_t> ids_from_list(std::string_view list, std::string_view 
     ids.push_back(id);
     at = end;
   }
-  if (ids.empty()) throw Error(ErrorKind::usage, fmt::format("{}: no token ids", origin));
+  if (comma) throw no_id_between_commas(origin);
+  if (ids.empty()) throw Error(ErrorKind::usage, fmt::format("{}: no token ids", origin), "for example 1,2,3");
   return ids;
 }
 
 std::vector<std::int32_t> ids_from(const std::string& list_or_file) {
-  // An existing file is a file, whatever its name; else a comma or nothing but digits makes a list.
+  // An existing file is a file, whatever its name; else a comma or nothing but numbers makes a list.
   const bool is_list = list_or_file.find(',') != std::string::npos ||
-                       list_or_file.find_first_not_of("0123456789 \t\n") == std::string::npos;
+                       list_or_file.find_first_not_of("+-.0123456789 \t\n") == std::string::npos;
   if (is_list && !std::filesystem::exists(list_or_file)) return ids_from_list(list_or_file, "--ids");
   constexpr std::uintmax_t kMostBytes = std::uintmax_t{256} << 20;
   return ids_from_list(read_text_file(list_or_file, kMostBytes), list_or_file);

@@ -55,6 +55,28 @@ run 2 run --temp 9 "$model" x; says "temperature is 9, allowed are 0 to 5"
 run 2 --threads 0 run "$model" x
 run 2 --memory-budget lots run "$model" x; says "is not a size"
 
+run 2 --memory-budget "" run "$model" x; says "is not a size"
+run 2 --config "" run "$model" x; says "--config is empty"
+run 2 --config "$work/no.toml" run "$model" x; says "no.toml"
+for arguments in "run $model x" "tokenize $model x" "models list" "models rm x" "fit $model"; do
+  err="$(OUTRIDER_ISA=nonsense "$program" $arguments 2>&1 >/dev/null)"; equal $? 2 "OUTRIDER_ISA in $arguments"; says nonsense
+done
+
+# --- whole numbers: no clamping, no octal, no rest ---
+for value in 9223372036854775808 -9223372036854775809 1e3 0x10 5x "" " 5" +5; do
+  run 2 run "$model" x --seed "$value"; says "\"$value\" is not a whole number from -9223372036854775808 to 9223372036854775807"
+done
+run 0 --json run "$model" x -m 1 --seed -9223372036854775808; json_is 'd["seed"]' -9223372036854775808
+run 0 --json run "$model" x -m 010 --ignore-eos; json_is 'd["completion_tokens"]' 10
+out="$(OUTRIDER_MAX_TOKENS=010 "$program" --json run "$model" x --ignore-eos 2>/dev/null)"; json_is 'd["completion_tokens"]' 10
+run 2 run "$model" x -m -1; says '"-1" is not a whole number from 0 to'
+run 2 run "$model" x --temp 0.5x; says '"0.5x" is not a number'
+run 2 --threads 4097 run "$model" x; says "from 1 to 4096"
+run 2 run "$model" x --ctx 18446744073709551617; says "18446744073709551617"
+run 2 fit "$model" --rows 0; says "--rows"
+run 2 run "$model" x --top-logprobs 4294967296; says "from 0 to 20"
+run 2 convert "$model" "$work/q" --q-bits 010
+
 # --- models that are not there, not named, broken ---
 run 2 run; says "no MODEL is named"
 run 3 run "$work/nowhere" x
@@ -65,6 +87,28 @@ run 3 --json run "$work/nowhere" x
 json_is 'sorted(d["error"])' "['code', 'hint', 'message']"
 json_is 'd["error"]["code"]' data
 run 2 run x y --josn --json; json_is 'd["error"]["code"]' usage
+
+run 2 --json; json_is 'd["error"]["code"]' usage
+run 2 --json models; json_is 'd["error"]["code"]' usage
+run 0 version --json; json_is 'sorted(d)' "['version']"
+run 0 --version --json; json_is 'sorted(d)' "['version']"
+run 0 help run --json; json_is '"--max-tokens" in d["help"]' True
+run 0 run --help --json; json_is '"--max-tokens" in d["help"]' True
+run 0 help models info; prints "outrider models info"
+run 2 help models inf; says "did you mean info?"
+run 2 help models info x
+for value in off no false 0; do
+  out="$(OUTRIDER_JSON=$value "$program" run "$work/nowhere" x 2>/dev/null)"; equal "$out" "" "OUTRIDER_JSON=$value and a failure"
+done
+out="$(OUTRIDER_JSON=on "$program" run "$work/nowhere" x 2>/dev/null)"; json_is 'd["error"]["code"]' data
+printf 'json = true\n' >"$work/json.toml"
+run 3 --config "$work/json.toml" run "$work/nowhere" x; json_is 'd["error"]["code"]' data
+run 2 --config "$work/json.toml" run "$model" x --no-such; json_is 'd["error"]["code"]' usage
+run 2 --config "$work/json.toml"; json_is 'd["error"]["code"]' usage
+run 0 --config "$work/json.toml" version; json_is 'sorted(d)' "['version']"
+run 3 --config "$work/json.toml" --json=false run "$work/nowhere" x; prints_nothing
+out="$(OUTRIDER_JSONL=1 "$program" --json run "$model" x -m 3 2>/dev/null)"; json_is 'd["completion_tokens"]' 3
+run 2 run "$model" -p --json -m x; prints_nothing  # the prompt is "--json"
 
 # --- run ---
 run 0 run "$model" "hello there" -m 8 --ignore-eos; says "decode 8 tokens"; says "peak memory"
@@ -89,6 +133,11 @@ equal "$(printf '%s\n' "$out" | wc -l)" 13 "lines of --jsonl"
 equal "$(printf '%s\n' "$out" | python3 -c 'import json,sys; d=[json.loads(l) for l in sys.stdin]; print("".join(x["text"] for x in d[:-1])==d[-1]["text"], [i for x in d[:-1] for i in x["ids"]]==d[-1]["ids"])')" "True True" "streamed and whole"
 run 0 --json run "$model" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["prompt_tokens"]' 3
 run 0 --json run "$goldens/mlx_b4_g64" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["text"], len(d["ids"])' "('', 4)"
+run 2 run "$model" --ids -1; says '"-1" is not a token id'
+run 2 run "$model" --ids ""; says "no token ids"
+run 2 run "$model" --ids 1,,2; says "missing beside a comma"
+run 2 run "$model" --ids 1,2,; says "missing beside a comma"
+run 2 logits "$model" --ids "" --out "$work/x"; says "no token ids"
 run 2 run "$model" --ids 1,x; says '"x" is not a token id'
 run 2 run "$model" --ids 1,97; says "outside the vocabulary of 97"
 run 2 run "$model" x --ids 1
@@ -102,6 +151,30 @@ run 0 --json run "$model" x -m 0; json_is 'd["ids"], d["finish_reason"]' "([], '
 run 2 --json run "$model" x -m 5000; json_is '"the largest max_tokens that passes is" in d["error"]["message"]' True
 run 0 run "$model" x --trust-remote-code -m 1; says "no model code is ever run"
 
+# --- values are texts as they stand; words behind -- are arguments ---
+text_stop() { json_is 'd["finish_reason"], d.get("stop"), d["text"]' "$1"; }
+run 0 --json run "$model" --ids 67,68 -m 12 --ignore-eos; whole="$(json 'd["text"]')"
+for value in "[]" "[The,River]" "{}" "--temp" "--" "[${whole:2:2}]" ""; do
+  [ -n "$value" ] || continue
+  run 0 --json run "$model" --ids 67,68 --stop "$value" -m 12 --ignore-eos; text_stop "('length', None, '$whole')"
+done
+run 0 --json run "$model" --ids 67,68 --stop "[]" --stop "${whole:4:2}" -m 12 --ignore-eos; text_stop "('stop', '${whole:4:2}', '${whole:0:4}')"
+run 2 run "$model" --ids 67,68 --stop "" -m 2; says "a stop string has 0 bytes"
+run 2 run "$model" --ids 67,68 --stop= -m 2; says "a stop string has 0 bytes"
+run 2 run "$model" x --logit-bias "[5=1]" -m 2; says '"[5=1]"'
+run 2 convert "$model" "$work/q" --q-override "[a,b]"; says '[a,b]'
+out="$(OUTRIDER_STOP="[${whole:4:2}]" "$program" --json run "$model" --ids 67,68 -m 12 --ignore-eos 2>/dev/null)"; text_stop "('length', None, '$whole')"
+out="$(OUTRIDER_STOP="${whole:4:2}" "$program" --json run "$model" --ids 67,68 -m 12 --ignore-eos 2>/dev/null)"; json_is 'd["stop"]' "${whole:4:2}"
+printf "stop = ['[x,y]', # a comment\n  '%s',\n]\n" "${whole:4:2}" >"$work/stop.toml"
+run 0 --json --config "$work/stop.toml" run "$model" --ids 67,68 -m 12 --ignore-eos; text_stop "('stop', '${whole:4:2}', '${whole:0:4}')"
+printf "stop = '[%s]'\n" "${whole:4:2}" >"$work/stop.toml"
+run 0 --json --config "$work/stop.toml" run "$model" --ids 67,68 -m 12 --ignore-eos; text_stop "('length', None, '$whole')"
+run 0 --json tokenize "$model" -- --ab; json_is '"".join(d["pieces"])' "--ab"
+run 0 --json tokenize -- "$model" --; json_is '"".join(d["pieces"])' "--"
+run 0 --json tokenize "$model" -- "++"; json_is '"".join(d["pieces"])' "++"
+run 0 --json run -m 2 "$model" -- "--seed"; json_is 'd["prompt_tokens"]' 26
+run 2 run "$model" -- x --json; says 'unexpected argument "--json"'; prints_nothing
+
 # --- flag > environment > section > top of the config > generation_config.json > built-in ---
 printf 'max-tokens = 6\nignore-eos = true\n[run]\nmax-tokens = 5\n[chat]\nmax-tokens = 9\n' >"$work/config.toml"
 count() { json 'd["completion_tokens"]'; }
@@ -111,6 +184,20 @@ out="$(OUTRIDER_CONFIG="$work/config.toml" OUTRIDER_MAX_TOKENS=4 "$program" --js
 out="$(OUTRIDER_JSON=1 "$program" run "$model" x -m 3 --ignore-eos 2>/dev/null)"; equal "$(count)" 3 "OUTRIDER_JSON"
 printf 'max-tokenz = 6\n' >"$work/bad.toml"
 run 2 --config "$work/bad.toml" run "$model" x; says "did you mean max-tokens?"
+printf '[generate]\nmax_tokens = 7\n[eval.perplexity]\nnum-samples = 2\n' >"$work/alias.toml"
+run 0 --json --config "$work/alias.toml" run "$model" x --ignore-eos; equal "$(count)" 7 "a section named by an alias, a key with _"
+printf '[models.list]\npaths = true\n' >"$work/path.toml"; mkdir -p "$XDG_CACHE_HOME/outrider/models"; cp -r "$model" "$XDG_CACHE_HOME/outrider/models/p"
+run 0 --config "$work/path.toml" models list; prints "$XDG_CACHE_HOME/outrider/models/p"
+rm -r "$XDG_CACHE_HOME/outrider/models/p"
+bad_config() { printf "$1" >"$work/bad.toml"; run 2 --config "$work/bad.toml" run "$model" x; says "$2"; }
+bad_config '[rum]\nseed = 1\n' "did you mean [run]?"
+bad_config '[models.lost]\n' "did you mean [models.list]?"
+bad_config '[run]\nq-bits = 4\n' "unknown key q-bits in [run]"
+bad_config 'seed = 1\nseed = 2\n' "set twice"
+bad_config 'stop = [1, 2\n' "an array lacks"
+bad_config 'stop = "a\n' "lacks its closing quote"
+bad_config 'stop = word\n' "line 1: \"word\" is no number"
+bad_config 'seed = [1, 2]\n' "seed"
 printf 'max-tokens = "six"\n' >"$work/bad.toml"
 run 2 --config "$work/bad.toml" run "$model" x; says "max-tokens"
 cp -r "$model" "$work/sampled"; echo '{"do_sample":true,"temperature":3.0}' >"$work/sampled/generation_config.json"
@@ -127,6 +214,22 @@ run 0 --json fit "$model" --ctx 512 --rows 2
 json_is 'd["planned_bytes"]==sum(d["parts"].values()), d["fits"], sorted(d["parts"])' "(True, True, ['fixed_bytes', 'kv_bytes', 'scratch_bytes', 'text_bytes', 'weights_bytes'])"
 json_is 'd["max_context_tokens"]' "{'1': 2048, '4': 2048, '16': 2048}"
 run 0 fit "$model"; prints "fits"
+
+# The read bandwidth is measured inside the plan: the process stays below it.
+stays_below_plan() {  # ARGUMENTS OF BOTH... -- ARGUMENTS OF run
+  checks=$((checks + 1))
+  python3 - "$program" "$@" <<'END' || failed "the process peak exceeds the plan: $*"
+import json, resource, subprocess, sys
+program, both, rest = sys.argv[1], sys.argv[2:sys.argv.index("--")], sys.argv[sys.argv.index("--") + 1:]
+plan = json.loads(subprocess.run([program, "--json", "fit", *both], capture_output=True).stdout)
+told = subprocess.run([program, "run", *both, *rest], capture_output=True, text=True).stderr
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+assert peak <= plan["planned_bytes"], (peak, plan["planned_bytes"])
+END
+}
+stays_below_plan "$model" -- x -m 20 --ignore-eos
+[ ! -f "$smollm2" ] || stays_below_plan "$smollm2" --ctx 512 -- x -m 4
+[ ! -f "$smollm2" ] || stays_below_plan "$smollm2" --ctx 8192 -- x -m 4
 
 # --- tokenize, logits, eval, models ---
 run 0 --json tokenize "$model" "ab <|im_end|>"
@@ -150,6 +253,12 @@ json_is 'd["tokens"], abs(d["perplexity"]-2.718281828459045**d["nll"])<1e-6' "(8
 perplexity="$(json 'd["nll"]')"
 run 0 --json eval perplexity "$model" --data-path "$work/text.txt" --sequence-length 100 --batch-size 3; json_is 'd["nll"]' "$perplexity"
 run 0 --json eval perplexity "$model" --data-path "$work/text.txt" --sequence-length 100 --num-samples 2; json_is 'd["tokens"]' 198
+printf 'abc' >"$work/short.txt"
+run 0 eval perplexity "$model" --data-path "$work/short.txt"; prints "2 tokens in 1 window"; checks=$((checks + 1)); [[ "$out" != *windows* ]] || failed "plural: $out"
+run 2 eval perplexity "$model" --data-path "$work/short.txt" --num-samples 0; says "--num-samples is 0"
+run 2 eval perplexity "$model" --data-path "$work/short.txt" --num-samples -2; says "--num-samples"
+printf 'a' >"$work/short.txt"
+run 2 eval perplexity "$model" --data-path "$work/short.txt"; says "has 1 token, the least"
 run 2 eval perplexity "$model"; says "--data-path"
 run 2 eval
 run 0 --json models info "$model"
@@ -170,6 +279,14 @@ run 2 convert "$model" "$work/converted"
 run 0 --json quantize "$goldens/llama_widths_80_136" "$work/q8" --q-bits 8 --q-group-size 32 --q-override '*down_proj=16'
 run 0 --json run "$work/q8" --ids 1,2,3 -m 2
 run 2 convert "$model" "$work/q5" --q-bits 5
+run 2 convert "$model" "$work/converted" --dry-run; says "is not an empty directory"
+run 2 convert "$model" --mlx-path ""; says "--mlx-path is empty"
+run 2 convert "$model" ""; says "--mlx-path is empty"
+run 0 convert "$model" "$work/warned" --q-group-size 32 --dry-run; says "--q-group-size changes nothing"
+run 0 convert "$model" "$work/warned" --q-mode affine --dry-run; says "--q-mode changes nothing"
+run 0 convert "$model" "$work/warned" --q-bits 4 --q-group-size 64 --dry-run; says "nothing is quantized"
+run 0 convert "$model" "$work/warned" --dry-run; equal "$err" "" "no warning without a reason"
+run 0 convert "$goldens/llama_widths_80_136" "$work/warned" -q --q-group-size 64 --dry-run; says "nothing is quantized"
 
 # --- the real model, where scripts/fetch_test_data has fetched it ---
 if [ -f "$smollm2" ]; then
@@ -219,6 +336,30 @@ equal $? 0 "chat"; err="$(cat "$work/err")"
 says "there is nothing to take back"; says "did you mean temp?"; says "unknown command /nope"; says "first token after"
 equal "$(printf '%s\n' "$out" | wc -l)" 2 "two answers: $out"
 out="$(cat "$work/c.json")"; json_is '[m["role"] for m in d["messages"]]' "['user', 'assistant']"
+says "saved 2 messages to"; says "loaded 2 messages from"; says "taken back"; says "temp is 0.5"; says "is forgotten"
+# chat_says SCRIPT: the commands of a chat; stderr is left in $err, the exit code is checked.
+chat_says() {
+  out="$(printf "$1" | "$program" "${@:2}" chat "$model" -m 4 --ignore-eos --no-history 2>"$work/err")"
+  equal $? 0 "chat: $1"; err="$(cat "$work/err")"
+}
+chat_says '/help  \n/system \n/save \n/load \nhi\n/quit \nnever\n'
+says "system: (none)"; says "/save needs a file name"; says "/load needs a file name"
+equal "$(printf '%s\n' "$out" | wc -l)" 1 "/quit with a space leaves, the others do not"
+chat_says 'hi\n/set temp=9\n/set max-tokens=-1\n/set model=x\n/set ctx=5\n/set system-prompt=x\n/set help=1\n/set stop=[]\n/set top_k=3\nagain\n'
+says "temperature is 9, allowed are 0 to 5"; says '"-1" is not a whole number'; says "there is no setting model"
+says "there is no setting ctx"; says "there is no setting system-prompt"; says "there is no setting help"; says "stop is []"; says "top_k is 3"
+equal "$(printf '%s\n' "$out" | wc -l)" 2 "a refused setting changes nothing: $err"
+chat_says 'hi\n/set max-tokens=2040\n/retry\n/save ~/kept.json\n/load ~/kept.json\n'
+says "max_tokens"; out="$(cat "$HOME/kept.json")"; json_is '[m["role"] for m in d["messages"]]' "['user', 'assistant']"
+chat_says 'hi\n/undo\n/clear\n/set temp=0\n' --quiet; equal "$err" "" "stderr of chat --quiet"
+chat_says 'hi\nho\n' --json; json_is 'len(d["answers"]), d["answers"][0]["completion_tokens"]' "(2, 4)"
+chat_says 'hi\nho\n' --jsonl; equal "$(printf '%s\n' "$out" | wc -l)" 2 "lines of chat --jsonl"
+exec 8<>"$work/pipe"
+"$program" chat "$model" --no-history <"$work/pipe" >/dev/null 2>"$work/err" &
+child=$!
+sleep 0.7; kill -TERM "$child"
+wait "$child"; equal $? 143 "SIGTERM at the prompt of chat"
+exec 8>&-
 checks=$((checks + 1)); [ ! -e "$work/state/outrider/history" ] || failed "--no-history left a history"
 checks=$((checks + 1)); timeout 60 python3 "$here/terminal_chat.py" "$program" "$model" "$HOME" || failed "chat on a terminal"
 
