@@ -105,6 +105,7 @@ std::string stats_table(const Engine& engine, const Answered& answer) {
   row("prompt", fmt::format("{} tokens, {:.2f} ms", t.prompt_n, t.prompt_ms));
   row("first token after", fmt::format("{:.2f} ms", t.ttft_ms));
   row("decode", fmt::format("{} tokens, {:.2f} ms", t.predicted_n, t.predicted_ms));
+  row("KV values clamped", std::to_string(engine.kv_clamps()));
   for (const auto& [part, planned] : engine.plan().parts)
     row(fmt::format("memory, {}", name_of(part)),
         fmt::format("{} planned{}", human_bytes(planned),

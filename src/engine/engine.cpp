@@ -16,27 +16,39 @@
 namespace outrider {
 namespace {
 
+// All a model says about text, with what is gathered from its vocabulary once. Stays where it is: chat borrows text.
+struct TextSide {
+  std::optional<ModelText> text;
+  std::optional<ChatPrompt> chat;  // there iff the text has a chat template
+  std::vector<std::int32_t> newlines;
+
+  void load(const std::filesystem::path& model) {
+    text = load_text_of(model);
+    if (!text) return;
+    if (text->chat_template) chat.emplace(*text);
+    newlines = newline_ids(text->tokenizer);
+  }
+};
+
 // The text side loads beside the weights: neither needs the other.
 class TextLoading {
  public:
-  explicit TextLoading(const std::filesystem::path& model)
-      : thread_([this, model] {
+  TextLoading(const std::filesystem::path& model, TextSide& side)
+      : thread_([this, model, &side] {
           try {
-            text_ = load_text_of(model);
+            side.load(model);
           } catch (...) {
             failure_ = std::current_exception();
           }
         }) {}
-  std::optional<ModelText> finish() {
+  void finish() {
     thread_.join();
     if (failure_) std::rethrow_exception(failure_);
-    return std::move(text_);
   }
 
  private:
-  std::optional<ModelText> text_;
   std::exception_ptr failure_;
-  std::jthread thread_;  // last: it writes the others
+  std::jthread thread_;  // last: it writes the other
 };
 
 std::vector<std::int32_t> end_tokens_of(const ModelSource& source, const std::optional<ModelText>& text,
@@ -70,8 +82,7 @@ std::string_view name_of(FinishReason reason) {
 struct Engine::Impl {
   ModelFacts facts;
   MemoryPlan plan;
-  std::optional<ModelText> text;
-  std::optional<ChatPrompt> chat;  // there iff the text has a chat template
+  TextSide side;
   std::unique_ptr<Device> device;
   std::unique_ptr<Model> model;
   std::unique_ptr<Core> core;  // borrows all of the above
@@ -97,9 +108,8 @@ ModelFacts facts_of(const ModelSource& source, const EnginePlan& plan, std::vect
   return facts;
 }
 
-std::unique_ptr<TokenChooser> make_sampler(const std::optional<ModelText>& text, std::int64_t vocab) {
-  if (!text) return std::make_unique<Sampler>(vocab, vocab, std::vector<std::int32_t>{});
-  return std::make_unique<Sampler>(vocab, text->tokenizer.size(), newline_ids(text->tokenizer));
+std::unique_ptr<TokenChooser> make_sampler(const TextSide& side, std::int64_t vocab) {
+  return std::make_unique<Sampler>(vocab, side.text ? side.text->tokenizer.size() : vocab, side.newlines);
 }
 
 }  // namespace
@@ -117,25 +127,25 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   if (!plan.memory.fits()) throw over_budget(plan.memory);
 
   tell("load", 0.1);
-  TextLoading text(path);
+  TextLoading text_loading(path, impl->side);
   impl->model = load_model(*source, options.precision, *impl->device);
-  impl->text = text.finish();
-  if (impl->text && impl->text->chat_template) impl->chat.emplace(*impl->text);
+  text_loading.finish();
+  const std::optional<ModelText>& text = impl->side.text;
   // The estimate of the text gives way to its measure; the context that was planned stays.
   plan.memory.planned_bytes -= plan.memory.parts[MemoryPart::text];
-  plan.memory.parts[MemoryPart::text] = impl->text ? impl->text->tokenizer.heap_bytes() : 0;
+  plan.memory.parts[MemoryPart::text] = text ? text->tokenizer.heap_bytes() : 0;
   plan.memory.planned_bytes += plan.memory.parts[MemoryPart::text];
   if (!plan.memory.fits()) throw over_budget(plan.memory);
 
   const std::int64_t vocab = plan.model.declaration.vocab;
-  impl->facts = facts_of(*source, plan, end_tokens_of(*source, impl->text, vocab));
-  impl->facts.has_text = impl->text.has_value();
-  impl->facts.has_chat_template = impl->text && impl->text->chat_template.has_value();
+  impl->facts = facts_of(*source, plan, end_tokens_of(*source, text, vocab));
+  impl->facts.has_text = text.has_value();
+  impl->facts.has_chat_template = text && text->chat_template.has_value();
   impl->plan = plan.memory;
-  impl->core = std::make_unique<Core>(
-      CoreParts{impl->model.get(), impl->device.get(), impl->text ? &impl->text->tokenizer : nullptr,
-                make_sampler(impl->text, vocab), impl->facts.end_tokens},
-      plan.limits);
+  impl->core =
+      std::make_unique<Core>(CoreParts{impl->model.get(), impl->device.get(), text ? &text->tokenizer : nullptr,
+                                       make_sampler(impl->side, vocab), impl->facts.end_tokens},
+                             plan.limits);
   tell("ready", 1);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -147,23 +157,24 @@ const ModelFacts& Engine::facts() const { return impl_->facts; }
 const MemoryPlan& Engine::plan() const { return impl_->plan; }
 
 std::vector<std::int32_t> Engine::encode(std::string_view text) const {
-  if (!impl_->text) throw no_tokenizer(impl_->facts.path);
-  return impl_->text->tokenizer.encode(text, AddSpecial::yes, ParseSpecial::yes);
+  if (!impl_->side.text) throw no_tokenizer(impl_->facts.path);
+  return impl_->side.text->tokenizer.encode(text, AddSpecial::yes, ParseSpecial::yes);
 }
 
 std::vector<std::int32_t> Engine::encode_chat(std::span<const ChatMessage> messages, std::string_view prefill) const {
-  if (!impl_->text) throw no_tokenizer(impl_->facts.path);
-  if (!impl_->chat)
+  if (!impl_->side.text) throw no_tokenizer(impl_->facts.path);
+  if (!impl_->side.chat)
     throw Error(ErrorKind::usage,
-                impl_->text->chat_template_fault.empty() ? fmt::format("{} has no chat template", impl_->facts.path)
-                                                         : impl_->text->chat_template_fault,
+                impl_->side.text->chat_template_fault.empty()
+                    ? fmt::format("{} has no chat template", impl_->facts.path)
+                    : impl_->side.text->chat_template_fault,
                 "give a plain prompt with --ignore-chat-template");
-  return impl_->chat->encode(messages, prefill);
+  return impl_->side.chat->encode(messages, prefill);
 }
 
 std::string Engine::decode(std::span<const std::int32_t> ids) const {
-  if (!impl_->text) throw no_tokenizer(impl_->facts.path);
-  return impl_->text->tokenizer.decode(ids, SkipSpecial::yes);
+  if (!impl_->side.text) throw no_tokenizer(impl_->facts.path);
+  return impl_->side.text->tokenizer.decode(ids, SkipSpecial::yes);
 }
 
 Result<RequestId> Engine::submit(Request request) { return impl_->core->submit(std::move(request)); }
