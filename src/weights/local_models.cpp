@@ -24,7 +24,10 @@ fs::path user_cache() {
   const std::string cache = environment("XDG_CACHE_HOME");
   if (!cache.empty()) return cache;
   const std::string home = environment("HOME");
-  return fs::path(home.empty() ? "." : home) / ".cache";
+  if (home.empty())
+    throw Error(ErrorKind::usage, "neither HOME nor XDG_CACHE_HOME is set, so there is no cache directory",
+                "set HOME or XDG_CACHE_HOME, or give models and --out as paths");
+  return fs::path(home) / ".cache";
 }
 
 // Entries of a directory, sorted; none if it cannot be read.

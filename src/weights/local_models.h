@@ -17,7 +17,7 @@ struct LocalModel {
 
 // $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub.
 std::filesystem::path huggingface_cache();
-// ${XDG_CACHE_HOME:-~/.cache}/outrider/models
+// ${XDG_CACHE_HOME:-~/.cache}/outrider/models; an Error without HOME and XDG_CACHE_HOME, as above and below.
 std::filesystem::path outrider_cache();
 
 // Every usable model (a config.json with weights, or a .gguf file), sorted by name. Reads directories only; what cannot

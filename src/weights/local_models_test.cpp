@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string_view>
 
+#include "base/error.h"
 #include "weights/model_source.h"
 #include "weights/test_files.h"
 
@@ -18,9 +20,9 @@ using testing::HasSubstr;
 class LocalModels : public testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"}) {
+    for (const char* name : {"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}) {
       if (const char* value = std::getenv(name)) saved_.emplace_back(name, value);
-      unsetenv(name);
+      if (std::string_view(name) != "HOME") unsetenv(name);
     }
     setenv("XDG_CACHE_HOME", dir_.path().c_str(), 1);
   }
@@ -37,6 +39,17 @@ class LocalModels : public testing::Test {
   TestDirectory dir_;
   std::vector<std::pair<std::string, std::string>> saved_;
 };
+
+TEST_F(LocalModels, WithoutAHomeThereIsNoCacheRatherThanOneInTheCurrentDirectory) {
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  try {
+    list_local_models();
+    ADD_FAILURE() << "listed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("neither HOME nor XDG_CACHE_HOME"));
+  }
+}
 
 TEST_F(LocalModels, AreListedFromBothCachesByTheSnapshotOfMain) {
   add_hub("huggingface/hub", "org--Name-1B", "abc", "model.safetensors");
