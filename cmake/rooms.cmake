@@ -11,8 +11,8 @@ target_include_directories(outrider_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(outrider_flags INTERFACE
   -Wall -Wextra -Werror -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno -fno-trapping-math)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 reassociates integer sums into spills, and warns wrongly about intrinsics.
-  target_compile_options(outrider_flags INTERFACE -fno-tree-reassoc -Wno-maybe-uninitialized -Wno-uninitialized -Wno-psabi -Wno-ignored-attributes -Wno-restrict)
+  # GCC 12 reassociates integer sums into spills, and warns wrongly about intrinsics and inlined copies.
+  target_compile_options(outrider_flags INTERFACE -fno-tree-reassoc -Wno-maybe-uninitialized -Wno-uninitialized -Wno-psabi -Wno-ignored-attributes -Wno-restrict -Wno-stringop-overflow)
 endif()
 if(OUTRIDER_SANITIZE)
   target_compile_options(outrider_flags INTERFACE -fsanitize=${OUTRIDER_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
