@@ -33,14 +33,14 @@ test: setup
 	@ninja -C build -j $(JOBS)
 	@scripts/fetch_test_data
 	@$(MAKE) --no-print-directory test-sanitized
-	@ctest --test-dir build --output-on-failure --no-tests=error -j 1
+	@ctest --test-dir build --output-on-failure --no-tests=error -j 1 --timeout 600
 
 # Address and undefined-behaviour sanitizers over the tests of every room; with clang, short fuzz.
 test-sanitized: setup
 	@$(call configure,build-sanitized,-DOUTRIDER_SANITIZE=address$(comma)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DOUTRIDER_RUST_TARGET_DIR=$(CURDIR)/build/rust -DOUTRIDER_FUZZ=$$([[ $$CXX == clang* ]] && echo ON || echo OFF))
 	@ninja -C build-sanitized -j $(JOBS) sanitized
-	@ctest --test-dir build-sanitized --output-on-failure --no-tests=error -j 1 -L sanitized
+	@ctest --test-dir build-sanitized --output-on-failure --no-tests=error -j 1 -L sanitized --timeout 600
 comma := ,
 
 soak: test gcc test-threads
@@ -52,14 +52,14 @@ test-threads: setup
 	@$(call configure,build-threads,-DOUTRIDER_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DOUTRIDER_RUST_TARGET_DIR=$(CURDIR)/build/rust)
 	@ninja -C build-threads -j $(JOBS) base_test device_test state_test engine_test
-	@ctest --test-dir build-threads --output-on-failure --no-tests=error -R '^(base|device|state|engine)$$'
+	@ctest --test-dir build-threads --output-on-failure --no-tests=error -R '^(base|device|state|engine)$$' --timeout 3600
 
 # The second compiler: builds with warnings as errors and passes the unit tests.
 gcc: setup
 	@cmake -G Ninja -S . -B build-gcc -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc $(LAUNCHER) \
 	  -DOUTRIDER_RUST_TARGET_DIR=$(CURDIR)/build/rust >/dev/null
 	@ninja -C build-gcc -j $(JOBS)
-	@ctest --test-dir build-gcc --output-on-failure -L unit
+	@ctest --test-dir build-gcc --output-on-failure -L unit --timeout 600
 
 kernels-static: setup
 	@$(call configure,build-static,-DOUTRIDER_STATIC=ON)

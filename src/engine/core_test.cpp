@@ -362,7 +362,7 @@ TEST(Core, AnAllocationThatFailsAnywhereInAStepLosesNothing) {
     if (countdown.fired == nullptr) break;
     ++failed_points;
   }
-  EXPECT_GT(failed_points, 100);
+  EXPECT_GT(failed_points, kHeapIsCounted ? 100 : 10);  // without it only AlignedBuffers fail
 }
 
 TEST(Core, ScoresThePromptInSlicesOfTheHead) {

@@ -114,8 +114,9 @@ inline float element(const std::vector<std::byte>& block, FloatType type, std::s
 class Unaligned {
  public:
   Unaligned(const std::vector<float>& values, std::size_t shift)
-      : n_(values.size()), shift_(shift), values_(values.size() + shift + 33, kMargin) {
-    std::memcpy(data(), values.data(), n_ * sizeof(float));
+      : n_(values.size()), shift_(shift), values_(shift, kMargin) {
+    values_.insert(values_.end(), values.begin(), values.end());
+    values_.insert(values_.end(), 33, kMargin);
   }
   float* data() { return values_.data() + shift_; }
   std::vector<float> values() const { return {values_.begin() + shift_, values_.begin() + shift_ + n_}; }
