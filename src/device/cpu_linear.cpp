@@ -14,7 +14,7 @@ constexpr std::int64_t kRowBlock = 128;
 constexpr std::int64_t kMaxParts = 8;
 // Input values brought into form by the caller alone; above, the work is shared in pieces of about this size.
 constexpr std::int64_t kInlineValues = 4096;
-constexpr std::array<int, 3> kGroupWidths = {32, 64, 128};
+constexpr std::array<int, 4> kGroupWidths = {16, 32, 64, 128};
 constexpr std::int64_t kColumnUnit = 128;  // all group widths divide it
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -119,7 +119,7 @@ class CpuDevice::LinearWork {
     if (part.residual != nullptr)
       OUTRIDER_CHECK(part.residual->rows == rows_ && part.residual->width == w.n,
                      "residual [{}, {}], expected [{}, {}]", part.residual->rows, part.residual->width, rows_, w.n);
-    if (w.kind == PackedKind::affine)
+    if (w.coded())
       OUTRIDER_CHECK(
           std::find(kGroupWidths.begin(), kGroupWidths.end(), w.group) != kGroupWidths.end() && w.k % w.group == 0,
           "{} inputs in groups of {}", w.k, w.group);
@@ -144,7 +144,8 @@ class CpuDevice::LinearWork {
     if (w.kind == PackedKind::dense) {
       kernels_.dense_product(w, {0, 1}, floats_.row(rows.begin), floats_.stride, {0, count}, y.data, y.stride);
     } else {
-      const CodedRows& all = coded_[w.group == 32 ? 0 : w.group == 64 ? 1 : 2];
+      const CodedRows& all = coded_[static_cast<std::size_t>(
+          std::find(kGroupWidths.begin(), kGroupWidths.end(), w.group) - kGroupWidths.begin())];
       const CodedRows block = {all.codes + rows.begin * w.group, all.scales + rows.begin * 2, all.rows};
       kernels_.product(w, {0, 1}, block, {0, count}, y.data, y.stride);
     }

@@ -48,9 +48,10 @@ struct RowFrequencies {
 // Which fused operation a scratch plan is about.
 enum class LinearOperation : std::uint8_t { linear, norm_linear, swiglu_linear };
 
-// The input form a weight reads, as one bit: its group width G (32, 64, 128), or 1 for the f32 rows of dense weights.
+// The input form a weight reads, as one bit: its group width G (16, 32, 64, 128), or 1 for the f32 rows of dense
+// weights.
 inline std::uint32_t input_form(const PackedMatrix& weight) {
-  return weight.kind == PackedKind::affine ? static_cast<std::uint32_t>(weight.group) : 1U;
+  return weight.coded() ? static_cast<std::uint32_t>(weight.group) : 1U;
 }
 
 class Device {

@@ -17,7 +17,8 @@ enum class RopePairs : std::uint8_t { half_split, interleaved };
 // Fault bits of a token (numerics.md section 8), OR-ed by kernels.
 inline constexpr std::uint32_t kFaultNonFinite = 1;
 
-// 16-bit input codes of M rows for one group width G (numerics.md section 2). Borrowed buffers, 64-byte aligned.
+// 16-bit input codes of M rows for one group width G (numerics.md section 2). Borrowed buffers, 64-byte aligned. The
+// order of the codes within a row's G belongs to the table: only its own product() reads them (AMX keeps byte planes).
 struct CodedRows {
   std::int16_t* codes = nullptr;  // [K/G][M][G]
   float* scales = nullptr;        // [K/G][M][2]: s, then float(sum of the codes)
@@ -56,12 +57,12 @@ struct KernelTable {
   // Codes rows [range) of x [M, K]; faults[row] |= kFaultNonFinite for a row with a non-finite group.
   void (*code_rows)(const float* x, std::int64_t ldx, std::int64_t k, int group, Range rows, const CodedRows& out,
                     std::uint32_t* faults);
-  // y[row][o] = t for rows [rows) of the coded input and the outputs of strips [strips); w.kind affine.
+  // y[row][o] = t for rows [rows) of the coded input and the outputs of strips [strips); w.kind affine or e2m1.
   void (*product)(const PackedMatrix& w, Range strips, const CodedRows& x, Range rows, float* y, std::int64_t ldy);
   // The same for w.kind dense: one fma chain over K per output.
   void (*dense_product)(const PackedMatrix& w, Range strips, const float* x, std::int64_t ldx, Range rows, float* y,
                         std::int64_t ldy);
-  // Row `row` of w as f32 [K]: fma(float(q), scale, bias), or the dense value (embedding gather).
+  // Row `row` of w as f32 [K]: fma(float(q), scale, bias), scale*float(q) of e2m1, or the dense value.
   void (*unpack_row)(const PackedMatrix& w, std::int64_t row, float* y);
 
   // --- Vectors ---

@@ -77,9 +77,9 @@ inline void put(std::byte* at, FloatType type, const Stored& value) {
 // A matrix as the text describes it, and its packed form.
 struct TestMatrix {
   PackedMatrix packed;
-  std::vector<std::uint8_t> codes;  // affine: [n][k]
-  std::vector<float> scales;        // affine: [n][k/G]
-  std::vector<float> biases;        // affine: [n][k/G]
+  std::vector<std::int16_t> codes;  // coded: [n][k], the integers of the products
+  std::vector<float> scales;        // coded: [n][k/G]
+  std::vector<float> biases;        // coded: [n][k/G]
   std::vector<float> values;        // dense: [n][k]
   AlignedBuffer bytes;
 };
@@ -92,11 +92,23 @@ inline std::size_t block_index(std::int64_t n, std::int64_t depth, std::int64_t 
   return static_cast<std::size_t>(panels_before * depth + d * panels_here + row % 96 / 16);
 }
 
+// Puts `code` of `bits` bits where code `i` of panel row `row` lies in words of that width.
+inline void put_code(std::byte* words, int bits, std::int64_t row, int i, std::uint32_t code) {
+  const int per_word = 32 / bits, pair = i % per_word / 2, e = i % 2;
+  std::byte* at = words + static_cast<std::size_t>(i / per_word) * 64 + (row % 16) * 4;
+  std::uint32_t word;
+  std::memcpy(&word, at, 4);
+  word |= code << (bits * pair + 16 * e);
+  std::memcpy(at, &word, 4);
+}
+
 inline TestMatrix affine_matrix(std::int64_t n, std::int64_t k, int bits, int group, FloatType type, Random& random) {
   TestMatrix m;
   const std::int64_t groups = k / group;
   const std::size_t type_bytes = size_of(type);
   const std::size_t block_bytes = 32 * type_bytes + static_cast<std::size_t>(group) * bits / 32 * 64;
+  // 3, 5 and 6 bits are a plane of 2, 4 and 4 bits and one of the rest behind it.
+  const int low = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits;
   m.bytes = AlignedBuffer(static_cast<std::size_t>((n + 15) / 16 * groups) * block_bytes, MemoryPart::scratch, 4096);
   for (std::int64_t row = 0; row < n; ++row) {
     for (std::int64_t g = 0; g < groups; ++g) {
@@ -108,19 +120,45 @@ inline TestMatrix affine_matrix(std::int64_t n, std::int64_t k, int bits, int gr
       put(block + (16 + row % 16) * type_bytes, type, bias);
       m.scales.push_back(scale.value);
       m.biases.push_back(bias.value);
+      std::byte* words = block + 32 * type_bytes;
       for (int i = 0; i < group; ++i) {
         const std::uint32_t code = random.below(64) == 0 ? (1U << bits) - 1 : random.below(1U << bits);
-        m.codes.push_back(static_cast<std::uint8_t>(code));
-        const int per_word = 32 / bits, pair = i % per_word / 2, e = i % 2;
-        std::byte* at = block + 32 * type_bytes + static_cast<std::size_t>(i / per_word) * 64 + (row % 16) * 4;
-        std::uint32_t word;
-        std::memcpy(&word, at, 4);
-        word |= code << (bits * pair + 16 * e);
-        std::memcpy(at, &word, 4);
+        m.codes.push_back(static_cast<std::int16_t>(code));
+        put_code(words, low, row, i, code & ((1U << low) - 1));
+        if (low != bits)
+          put_code(words + static_cast<std::size_t>(group) * low / 32 * 64, bits - low, row, i, code >> low);
       }
     }
   }
   m.packed = {PackedKind::affine, type, bits, group, n, k, m.bytes.data()};
+  return m;
+}
+
+// mxfp4 (group 32) and nvfp4 (16) in their packed form: `codes` are twice the e2m1 values, the biases 0.
+inline TestMatrix e2m1_matrix(std::int64_t n, std::int64_t k, int group, Random& random) {
+  constexpr std::int16_t kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12};
+  TestMatrix m;
+  const std::int64_t groups = k / group;
+  const std::size_t block_bytes = 64 + static_cast<std::size_t>(group) / 8 * 64;
+  m.bytes = AlignedBuffer(static_cast<std::size_t>((n + 15) / 16 * groups) * block_bytes, MemoryPart::scratch, 4096);
+  for (std::int64_t row = 0; row < n; ++row) {
+    for (std::int64_t g = 0; g < groups; ++g) {
+      std::byte* block = m.bytes.data() + block_index(n, groups, g, row) * block_bytes;
+      // mxfp4 scales are powers of two, down to subnormal ones; nvfp4 ones are any f32 (and may be negative).
+      const float scale = group == 32
+                              ? std::ldexp(1.0F, random.below(16) == 0 ? -128 : -static_cast<int>(random.below(12)))
+                              : std::ldexp(random.signed_unit(), -6);
+      put(block + (row % 16) * 4, FloatType::f32, {std::bit_cast<std::uint32_t>(scale), scale});
+      m.scales.push_back(scale);
+      m.biases.push_back(0);
+      for (int i = 0; i < group; ++i) {
+        const std::uint32_t code = random.below(16);
+        m.codes.push_back(static_cast<std::int16_t>(code >= 8 ? -kTwice[code & 7] : kTwice[code]));
+        put_code(block + 64, 4, row, i, code);
+      }
+    }
+  }
+  m.packed = {PackedKind::e2m1, FloatType::f32, 4, group, n, k, m.bytes.data()};
   return m;
 }
 
@@ -199,7 +237,7 @@ class VectorTable : public testing::TestWithParam<Isa> {
   const KernelTable* table_ = nullptr;
 };
 
-inline const auto kVectorIsas = testing::Values(Isa::avx2, Isa::avx512);
+inline const auto kVectorIsas = testing::Values(Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::amx);
 inline std::string isa_name(const testing::TestParamInfo<Isa>& info) { return std::string(name_of(info.param)); }
 
 // Output rows with a margin around and between them, so that a write beyond N or outside the asked rows shows.

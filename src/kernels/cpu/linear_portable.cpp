@@ -39,15 +39,29 @@ struct Block {
   const std::byte* base;
 
   float scale(int lane) const { return value_at(base, lane, w.scale_type); }
-  float bias(int lane) const { return value_at(base, PackedMatrix::kPanelRows + lane, w.scale_type); }
-  // Code `index` (0..group) of a row: word index/(32/b), bits b*p + 16e with index%(32/b) = 2p+e.
+  float bias(int lane) const {
+    return w.kind == PackedKind::affine ? value_at(base, PackedMatrix::kPanelRows + lane, w.scale_type) : 0.0F;
+  }
+  // The integer that stands for code `index` (0..group) of a row.
   std::int32_t code(int lane, int index) const {
-    const int per_word = 32 / w.bits;
+    const Planes planes = planes_of(w.bits);
+    const std::byte* words = base + w.head_bytes();
+    std::uint32_t code = plane(words, planes.low, lane, index);
+    if (planes.high != 0) {
+      const std::byte* high = words + w.group * planes.low / 32 * PackedMatrix::kPanelRows * 4;
+      code |= plane(high, planes.high, lane, index) << planes.low;
+    }
+    return w.kind == PackedKind::e2m1 ? kE2m1Doubled[code] : static_cast<std::int32_t>(code);
+  }
+
+ private:
+  // Word index/(32/b), bits b*p + 16e with index%(32/b) = 2p+e.
+  static std::uint32_t plane(const std::byte* words, int bits, int lane, int index) {
+    const int per_word = 32 / bits;
     const int within = index % per_word;
-    const int shift = w.bits * (within / 2) + 16 * (within % 2);
-    const std::byte* words = base + 2 * PackedMatrix::kPanelRows * size_of(w.scale_type);
+    const int shift = bits * (within / 2) + 16 * (within % 2);
     const auto word = load_as<std::uint32_t>(words + 4 * ((index / per_word) * PackedMatrix::kPanelRows + lane));
-    return static_cast<std::int32_t>((word >> shift) & ((1U << w.bits) - 1));
+    return (word >> shift) & ((1U << bits) - 1);
   }
 };
 
@@ -97,7 +111,10 @@ float product_of(const PackedMatrix& w, std::int64_t output, const CodedRows& x,
     const float* scale_and_sum = x.scales + (g * x.rows + row) * 2;
     std::int32_t sum = 0;
     for (int i = 0; i < w.group; ++i) sum += block.code(lane, i) * codes[i];
-    const float inner = std::fma(block.scale(lane), static_cast<float>(sum), block.bias(lane) * scale_and_sum[1]);
+    const float product = static_cast<float>(sum);
+    const float inner = w.kind == PackedKind::e2m1
+                            ? block.scale(lane) * product
+                            : std::fma(block.scale(lane), product, block.bias(lane) * scale_and_sum[1]);
     t = std::fma(scale_and_sum[0], inner, t);
   }
   return t;
@@ -145,7 +162,9 @@ void unpack_row(const PackedMatrix& w, std::int64_t row, float* y) {
   for (std::int64_t g = 0; g < w.groups(); ++g) {
     const Block block{w, w.data + w.offset(strip, g, panel)};
     for (int i = 0; i < w.group; ++i) {
-      y[g * w.group + i] = std::fma(static_cast<float>(block.code(lane, i)), block.scale(lane), block.bias(lane));
+      const auto code = static_cast<float>(block.code(lane, i));
+      y[g * w.group + i] =
+          w.kind == PackedKind::e2m1 ? code * block.scale(lane) : std::fma(code, block.scale(lane), block.bias(lane));
     }
   }
 }
