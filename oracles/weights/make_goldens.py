@@ -9,8 +9,10 @@ mlx.safetensors
   f32.w [6, 256]; f32.bB.gG.{weight u32, scales, biases, values f32}: mx.quantize and mx.dequantize in float32
   bf16.w [6, 256] bf16; bf16.bB.gG.{weight, scales bf16, biases bf16}: scales rounded after the codes are made
   MODE.{weight u32, scales u8, values f32} for mxfp4, nvfp4, mxfp8 of f32.w
+  nvfp4_global.{weight, scales, global_scale f32, values}: the same with the largest magnitude as global scale
 gguf.safetensors
-  TYPE.blocks u8 [rows, bytes], TYPE.values f32 [rows, 256]: blocks of random bits with finite scales, decoded by gguf
+  TYPE.blocks u8 [rows, bytes], TYPE.values f32 [rows, 256]: blocks of random bits with finite scales (MXFP4: also the
+  smallest two and the largest byte whose values are all finite), decoded by gguf
 """
 
 import pathlib
@@ -53,12 +55,16 @@ def make_mlx(rng):
         q, scales = mx.quantize(mx.array(w), mode=mode)
         out[f"{mode}.weight"], out[f"{mode}.scales"] = q, scales
         out[f"{mode}.values"] = mx.dequantize(q, scales, mode=mode, dtype=mx.float32)
+    g = mx.max(mx.abs(mx.array(w)))
+    q, scales = mx.quantize(mx.array(w), mode="nvfp4", global_scale=g)
+    out["nvfp4_global.weight"], out["nvfp4_global.scales"], out["nvfp4_global.global_scale"] = q, scales, g
+    out["nvfp4_global.values"] = mx.dequantize(q, scales, mode="nvfp4", global_scale=g, dtype=mx.float32)
     mx.save_safetensors(str(OUT / "mlx.safetensors"), out)
 
 
 # (byte offsets of f16 scales in a block)
 SCALES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
-          "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+          "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": []}
 
 
 def make_gguf(rng):
@@ -71,6 +77,9 @@ def make_gguf(rng):
         for place in places:
             scale = (rng.standard_normal((3, per_row)) * 0.05).astype(np.float16)
             blocks[:, :, place:place + 2] = scale.view(np.uint8).reshape(3, per_row, 2)
+        if name == "MXFP4":
+            blocks[:, :, 0] = rng.integers(100, 140, (3, per_row))
+            blocks[0, :3, 0] = 0, 1, 252
         flat = blocks.reshape(3, per_row * size)
         decoded = gguf.quants.dequantize(flat, kind).astype(np.float32)
         out[f"{name}.blocks"] = mx.array(flat)

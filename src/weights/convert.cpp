@@ -128,7 +128,10 @@ void convert_row(const MatrixRows& rows, std::int64_t row, const ConvertStep& st
   if (step.item.requantized) return quantize_row(rows, row, step, weight, scales, biases);
   if (rows.dense) return rows.dense(row, weight);
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(rows.info.k));
-  rows.affine(row, codes.data(), scales, biases);
+  if (rows.e2m1)
+    rows.e2m1(row, codes.data(), reinterpret_cast<std::uint8_t*>(scales));
+  else
+    rows.affine(row, codes.data(), scales, biases);
   pack_codes(codes, step.item.bits, weight);
 }
 
@@ -197,9 +200,12 @@ class Run {
     const MatrixRows rows = source_.rows(step.item.name, -1);
     if (rows.info.n == 0 || rows.info.k == 0) return;
     const auto n = static_cast<std::uint64_t>(rows.info.n);
+    // Sorted by name: biases or global_scale where there are any, scales of a coded matrix, weight.
     const StoredTensor& weight = step.outputs.back();
+    const StoredTensor* scales = step.outputs.size() > 1 ? &step.outputs[step.outputs.size() - 2] : nullptr;
+    const StoredTensor* biases = step.item.kind == "affine" ? &step.outputs.front() : nullptr;
     const std::uint64_t weight_row = weight.bytes / n;
-    const std::uint64_t scale_row = step.outputs.size() == 3 ? step.outputs[0].bytes / n : 0;
+    const std::uint64_t scale_row = scales != nullptr ? scales->bytes / n : 0;
     const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / (rows.info.k * 4));
     RowsOut out;
     for (std::int64_t begin = 0; begin < rows.info.n; begin += chunk) {
@@ -207,21 +213,21 @@ class Run {
       const std::int64_t end = std::min(rows.info.n, begin + chunk);
       out.weight.resize(static_cast<std::size_t>(end - begin) * weight_row);
       out.scales.resize(static_cast<std::size_t>(end - begin) * scale_row);
-      out.biases.resize(out.scales.size());
+      out.biases.resize(biases != nullptr ? out.scales.size() : 0);
       run_tasks(options_.parallel, end - begin, [&](std::int64_t i) {
         const auto at = static_cast<std::uint64_t>(i);
         convert_row(rows, begin + i, step, out.weight.data() + at * weight_row, out.scales.data() + at * scale_row,
-                    out.biases.data() + at * scale_row);
+                    biases != nullptr ? out.biases.data() + at * scale_row : nullptr);
       });
       const auto first = static_cast<std::uint64_t>(begin);
       writer.write(weight.name, first * weight_row, out.weight);
-      if (scale_row > 0) {
-        writer.write(step.outputs[0].name, first * scale_row, out.biases);
-        writer.write(step.outputs[1].name, first * scale_row, out.scales);
-      }
+      if (scales != nullptr) writer.write(scales->name, first * scale_row, out.scales);
+      if (biases != nullptr) writer.write(biases->name, first * scale_row, out.biases);
       if (rows.drop) rows.drop(begin, end);
     }
     if (rows.drop) rows.drop(0, rows.info.n);
+    if (step.item.kind == name_of(Fp4Mode::nvfp4) && rows.fp4.global_scale)
+      writer.write(step.outputs.front().name, 0, std::as_bytes(std::span(&*rows.fp4.global_scale, 1)));
   }
 
   const StoredModel& source_;

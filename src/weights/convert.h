@@ -1,6 +1,7 @@
 // GGUF or HF safetensors -> a directory in MLX layout (models.md 1.11, 1.12; serving.md 1.2 `convert`): config.json
 // with the quantization map, model.safetensors (or shards with an index), tokenizer files. Without q_bits the values
-// are those of the source: GGUF blocks keep their codes, floats are copied. The target appears only by the rename of a
+// are those of the source: GGUF blocks, mxfp4 and nvfp4 keep their codes, floats are copied, mxfp8 becomes the floats
+// it means. The target appears only by the rename of a
 // temporary sibling directory.
 #pragma once
 
@@ -34,8 +35,8 @@ struct ConvertOptions {
 
 struct ConvertItem {
   std::string name;         // module path, or tensor name for what is no matrix
-  std::string kind;         // "affine", "f32", "f16", "bf16"
-  int bits = 0, group = 0;  // affine only
+  std::string kind;         // "affine", "mxfp4", "nvfp4", "f32", "f16", "bf16"
+  int bits = 0, group = 0;  // of the first three
   std::vector<std::int64_t> shape;
   std::uint64_t bytes = 0;   // in the output, with scales and biases
   bool requantized = false;  // false: the values of the source

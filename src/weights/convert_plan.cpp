@@ -6,6 +6,7 @@
 #include <charconv>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/log.h"
 #include "weights/file_error.h"
@@ -89,10 +90,12 @@ Wish wish_for(const std::string& path, const ConvertOptions& options, std::vecto
   return wish;
 }
 
-ConvertStep decide_matrix(const std::string& path, const ModuleInfo& stored, Wish wish) {
+ConvertStep decide_matrix(const std::string& path, const MatrixRows& rows, Wish wish) {
+  const ModuleInfo& stored = rows.info;
   ConvertStep step;
   step.is_matrix = true;
-  step.type = stored.type;
+  // e2m1 has no float type of its own: scales and biases of what is made of it are bf16, as in a bf16 checkpoint.
+  step.type = stored.kind == PackedKind::e2m1 ? FloatType::bf16 : stored.type;
   step.item.name = path;
   step.item.shape = {stored.n, stored.k};
   const bool asked = wish.bits != 0 && wish.bits != kLeaveAsStored;
@@ -104,10 +107,17 @@ ConvertStep decide_matrix(const std::string& path, const ModuleInfo& stored, Wis
     step.item.kind = "affine";
     step.item.bits = step.item.requantized ? wish.bits : stored.bits;
     step.item.group = step.item.requantized ? wish.group : stored.group;
-    const Dtype scale = dtype_of(stored.type);
+    const Dtype scale = dtype_of(step.type);
     step.outputs = {output(path + ".biases", scale, {stored.n, stored.k / step.item.group}),
                     output(path + ".scales", scale, {stored.n, stored.k / step.item.group}),
                     output(path + ".weight", Dtype::U32, {stored.n, stored.k * step.item.bits / 32})};
+  } else if (stored.kind == PackedKind::e2m1) {
+    step.item.kind = name_of(rows.fp4.mode);
+    step.item.bits = stored.bits;
+    step.item.group = stored.group;
+    if (rows.fp4.global_scale) step.outputs.push_back(output(path + ".global_scale", Dtype::F32, {}));
+    step.outputs.push_back(output(path + ".scales", Dtype::U8, {stored.n, stored.k / stored.group}));
+    step.outputs.push_back(output(path + ".weight", Dtype::U32, {stored.n, stored.k / 8}));
   } else {
     step.item.kind = name_of(stored.type);
     step.outputs = {output(path + ".weight", dtype_of(stored.type), {stored.n, stored.k})};
@@ -143,13 +153,14 @@ ConvertDecisions decide_convert(const StoredModel& source, const ConvertOptions&
   std::uint64_t weights = 0;
   for (const StoredModel::NamedShape& tensor : source.tensors()) {
     if (tensor.name.ends_with(".rotary_emb.inv_freq")) continue;  // a constant of old checkpoints
-    const bool scales = tensor.name.ends_with(".scales"), biases = tensor.name.ends_with(".biases");
-    if ((scales || biases) && source.has(tensor.name.substr(0, tensor.name.rfind('.')) + ".weight")) continue;
+    const std::string_view name = tensor.name;
+    const bool part = name.ends_with(".scales") || name.ends_with(".biases") || name.ends_with(".global_scale");
+    if (part && source.has(tensor.name.substr(0, tensor.name.rfind('.')) + ".weight")) continue;
     if (tensor.shape.size() == 2 && tensor.name.ends_with(".weight")) {
       const std::string path = tensor.name.substr(0, tensor.name.size() - 7);
-      const ModuleInfo stored = source.rows(path, -1).info;
+      const MatrixRows stored = source.rows(path, -1);
       out.steps.push_back(decide_matrix(path, stored, wish_for(path, options, overrides)));
-      weights += static_cast<std::uint64_t>(stored.n * stored.k);
+      weights += static_cast<std::uint64_t>(stored.info.n * stored.info.k);
     } else {
       const StoredModel::Values values = source.values(tensor.name);
       out.steps.push_back(decide_tensor(tensor, values.type));
@@ -180,16 +191,25 @@ json converted_config(const StoredModel& source, const ConvertDecisions& decisio
       object->erase("quantization_config");
     }
   // The default is what most modules have, so that the map stays short.
-  std::map<std::pair<int, int>, int> counts;
+  using Form = std::tuple<std::string, int, int>;  // mode, bits, group
+  const auto form_of = [](const ConvertItem& item) { return Form(item.kind, item.bits, item.group); };
+  const auto parameters = [](const Form& form) {
+    return json{{"bits", std::get<1>(form)}, {"group_size", std::get<2>(form)}, {"mode", std::get<0>(form)}};
+  };
+  std::map<Form, int> counts;
   for (const ConvertStep& step : decisions.steps)
-    if (step.item.bits != 0) ++counts[{step.item.bits, step.item.group}];
+    if (step.item.bits != 0) ++counts[form_of(step.item)];
   if (counts.empty()) return config;
-  const auto most =
-      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  json map{{"bits", most->first.first}, {"group_size", most->first.second}, {"mode", "affine"}};
-  for (const ConvertStep& step : decisions.steps)
-    if (step.item.bits != 0 && std::pair(step.item.bits, step.item.group) != most->first)
-      map[step.item.name] = {{"bits", step.item.bits}, {"group_size", step.item.group}};
+  const Form most = std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) {
+                      return a.second < b.second;
+                    })->first;
+  json map = parameters(most);
+  for (const ConvertStep& step : decisions.steps) {
+    const Form form = form_of(step.item);
+    if (step.item.bits == 0 || form == most) continue;
+    map[step.item.name] = parameters(form);
+    if (std::get<0>(form) == std::get<0>(most)) map[step.item.name].erase("mode");
+  }
   config["quantization"] = map;
   config["quantization_config"] = map;  // the second spelling other tools read
   return config;

@@ -38,7 +38,7 @@ void expect_equal_models(ModelSource& a, ModelSource& b) {
 
 TEST(Convert, GgufOfEveryTypeKeepsItsCodesAndScales) {
   for (const GgufType type : {GgufType::F32, GgufType::F16, GgufType::BF16, GgufType::Q4_0, GgufType::Q4_1,
-                              GgufType::Q5_0, GgufType::Q5_1, GgufType::Q8_0}) {
+                              GgufType::Q5_0, GgufType::Q5_1, GgufType::Q8_0, GgufType::MXFP4}) {
     TestDirectory dir;
     write_gguf(dir / "m.gguf", TinyLlama::gguf(type));
     ConvertOptions options;
@@ -71,6 +71,72 @@ TEST(Convert, MixedTypesBecomeADefaultAndOverrides) {
                                                     {"mode", "affine"},
                                                     {"model.embed_tokens", {{"bits", 8}, {"group_size", 32}}}}));
   expect_equal_models(*open_model_source(dir / "m.gguf"), *open_model_source(result.out));
+}
+
+TEST(Convert, Mxfp4AndNvfp4PassThroughByteForByteAndAffineCanBeAskedOfThem) {
+  TestDirectory dir;
+  dir.write("in/config.json", R"({"model_type":"llama","quantization":{"mode":"nvfp4","model.b":{"mode":"mxfp4"},
+      "model.c":{"mode":"mxfp8"},"model.d":{"mode":"affine","bits":8,"group_size":32}}})");
+  const auto bytes = [](std::size_t count, std::uint8_t first) {
+    std::vector<std::byte> out(count);
+    for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::byte>((first + i) % 120);
+    return out;
+  };
+  const float global = 100.0f;
+  std::vector<std::byte> scale(4);
+  store_float(scale.data(), FloatType::f32, global);
+  const std::map<std::string, std::pair<StoredTensor, std::vector<std::byte>>> parts = {
+      {"model.a.global_scale", {{"", Dtype::F32, {}, 0, 0}, scale}},
+      {"model.a.scales", {{"", Dtype::U8, {3, 4}, 0, 0}, bytes(12, 40)}},
+      {"model.a.weight", {{"", Dtype::U32, {3, 8}, 0, 0}, bytes(96, 1)}},
+      {"model.b.scales", {{"", Dtype::U8, {3, 2}, 0, 0}, bytes(6, 100)}},
+      {"model.b.weight", {{"", Dtype::U32, {3, 8}, 0, 0}, bytes(96, 9)}},
+      {"model.c.scales", {{"", Dtype::U8, {3, 2}, 0, 0}, bytes(6, 100)}},
+      {"model.c.weight", {{"", Dtype::U32, {3, 16}, 0, 0}, bytes(192, 5)}},
+      {"model.e.scales", {{"", Dtype::U8, {3, 4}, 0, 0}, bytes(12, 60)}},
+      {"model.e.weight", {{"", Dtype::U32, {3, 8}, 0, 0}, bytes(96, 7)}},
+  };
+  std::vector<StoredTensor> tensors;
+  for (const auto& [name, part] : parts) tensors.push_back({name, part.first.dtype, part.first.shape, 0, 0});
+  SafetensorsWriter writer(dir / "in/model.safetensors", tensors, {});
+  for (const auto& [name, part] : parts) writer.write(name, 0, part.second);
+  writer.commit();
+
+  const ConvertResult result = convert(dir / "in", dir / "out", {});
+  const SafetensorsFile out(result.out / "model.safetensors");
+  for (const auto& [name, part] : parts) {
+    if (name.starts_with("model.c")) continue;
+    const StoredTensor* found = out.find(name);
+    ASSERT_NE(found, nullptr) << name;
+    EXPECT_EQ(found->shape, part.first.shape) << name;
+    const auto written = out.bytes(*found);
+    EXPECT_TRUE(std::equal(written.begin(), written.end(), part.second.begin(), part.second.end())) << name;
+  }
+  EXPECT_EQ(read_json_file(result.out / "config.json")["quantization"],
+            (nlohmann::json{{"bits", 4},
+                            {"group_size", 16},
+                            {"mode", "nvfp4"},
+                            {"model.b", {{"bits", 4}, {"group_size", 32}, {"mode", "mxfp4"}}}}));
+  const auto before = open_model_source(dir / "in"), after = open_model_source(result.out);
+  for (const char* path : {"model.a", "model.b", "model.c", "model.e"}) {  // c: the floats that mxfp8 means
+    const PackedWeight x = before->load_matrix(path, 3, 64, Precision::packed),
+                       y = after->load_matrix(path, 3, 64, Precision::packed);
+    ASSERT_EQ(x.storage.size(), y.storage.size()) << path;
+    EXPECT_EQ(std::memcmp(x.storage.data(), y.storage.data(), x.storage.size()), 0) << path;
+  }
+
+  ConvertOptions affine;
+  affine.overrides = {"model.a=8/64"};
+  const ConvertResult asked = convert(dir / "in", dir / "asked", affine);
+  const auto again = open_model_source(asked.out);
+  EXPECT_EQ(again->module("model.a", 3, 64).kind, PackedKind::affine);
+  EXPECT_EQ(again->module("model.a", 3, 64).type, FloatType::bf16);
+  EXPECT_EQ(again->module("model.b", 3, 64).kind, PackedKind::e2m1);
+  const Unpacked x = unpack(before->load_matrix("model.a", 3, 64, Precision::f32).view),
+                 y = unpack(again->load_matrix("model.a", 3, 64, Precision::f32).view);
+  float largest = 0;
+  for (const float value : x.values) largest = std::max(largest, std::fabs(value));
+  for (std::size_t i = 0; i < x.values.size(); ++i) ASSERT_NEAR(x.values[i], y.values[i], 0.03f * largest);
 }
 
 TEST(Convert, QuantizesFloatsWithOverridesWhereTheLastMatchWins) {

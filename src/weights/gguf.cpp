@@ -31,7 +31,7 @@ constexpr std::array<TypeRow, 34> kTypes{
      {18, "IQ3_XXS", {}},      {19, "IQ1_S", {}},        {20, "IQ4_NL", {}},       {21, "IQ3_S", {}},
      {22, "IQ2_S", {}},        {23, "IQ4_XS", {}},       {24, "I8", {}},           {25, "I16", {}},
      {26, "I32", {}},          {27, "I64", {}},          {28, "F64", {}},          {29, "IQ1_M", {}},
-     {30, "BF16", {1, 2}},     {34, "TQ1_0", {}},        {35, "TQ2_0", {}},        {39, "MXFP4", {}},
+     {30, "BF16", {1, 2}},     {34, "TQ1_0", {}},        {35, "TQ2_0", {}},        {39, "MXFP4", {32, 17}},
      {40, "NVFP4", {}},        {41, "Q1_0", {}}}};
 
 const TypeRow* type_row(std::uint32_t id) {
@@ -188,7 +188,7 @@ GgufTensor take_tensor(Cursor& in) {
   if (row == nullptr) in.fail(fmt::format("{}: unknown type {}", what, type));
   if (row->block.bytes == 0)
     in.fail(fmt::format("{}: type {} is not available in this version", what, row->name),
-            "accepted: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K");
+            "accepted: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, MXFP4");
   t.type = static_cast<GgufType>(type);
   if (t.dims[0] % row->block.values != 0)
     in.fail(fmt::format("{}: width {} is not a multiple of the {} block of {}", what, t.dims[0], row->name,

@@ -31,7 +31,8 @@ enum class GgufType : std::uint32_t {
   Q4_K = 12,
   Q5_K = 13,
   Q6_K = 14,
-  BF16 = 30
+  BF16 = 30,
+  MXFP4 = 39
 };
 std::string_view name_of(GgufType type);
 struct GgufBlock {

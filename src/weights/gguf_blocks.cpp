@@ -221,6 +221,14 @@ bool decode_row(GgufType type, const std::byte* row, FloatType scale_type, int b
   return finite;
 }
 
+void decode_mxfp4_row(const std::byte* row, std::span<std::uint8_t> codes, std::uint8_t* scales) {
+  const auto* block = reinterpret_cast<const std::uint8_t*>(row);
+  for (std::size_t g = 0; g < codes.size() / kGgufGroup; ++g, block += block_of(GgufType::MXFP4).bytes) {
+    scales[g] = block[0];
+    nibbles(block + 1, &codes[g * kGgufGroup]);
+  }
+}
+
 void dequantize_k_row(GgufType type, const std::byte* row, std::span<float> values) {
   const auto* block = reinterpret_cast<const std::uint8_t*>(row);
   for (std::size_t at = 0; at < values.size(); at += 256, block += block_of(type).bytes) {

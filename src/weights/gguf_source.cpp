@@ -78,6 +78,15 @@ MatrixRows GgufSource::rows(std::string_view path, std::int64_t) const {
     out.dense = [=](std::int64_t row, std::byte* values) {
       std::memcpy(values, data + source_row(row, n, heads) * row_bytes, static_cast<std::size_t>(row_bytes));
     };
+  } else if (tensor.type == GgufType::MXFP4) {
+    out.info.kind = PackedKind::e2m1;
+    out.info.bits = 4;
+    out.info.group = kGgufGroup;
+    out.e2m1 = [=, this, &tensor, fp4 = out.fp4](std::int64_t row, std::uint8_t* codes, std::uint8_t* scales) {
+      const std::span<std::uint8_t> all(codes, static_cast<std::size_t>(k));
+      decode_mxfp4_row(data + source_row(row, n, heads) * row_bytes, all, scales);
+      if (group_without_values(fp4, all, scales)) throw not_finite(tensor, row);
+    };
   } else {
     out.info.kind = PackedKind::affine;
     out.info.type = scale_type(tensor);

@@ -55,6 +55,20 @@ TEST(GgufBlocks, LosslessTypesGiveTheValuesOfTheGgufPackage) {
   }
 }
 
+TEST(GgufBlocks, Mxfp4GivesTheValuesOfTheGgufPackageToTheBit) {
+  const StoredTensor& blocks = *golden().find("MXFP4.blocks");
+  const Fp4Scales fp4{Fp4Mode::mxfp4, std::nullopt};
+  for (std::int64_t row = 0; row < blocks.shape[0]; ++row) {
+    std::vector<std::uint8_t> codes(256), scales(8);
+    decode_mxfp4_row(golden().bytes(blocks).data() + row * blocks.shape[1], codes, scales.data());
+    EXPECT_EQ(group_without_values(fp4, codes, scales.data()), std::nullopt);
+    for (std::size_t j = 0; j < 256; ++j)
+      ASSERT_EQ(static_cast<float>(kE2m1Doubled[codes[j]]) * fp4.halved(scales[j / 32]),
+                golden_value("MXFP4.values", static_cast<std::size_t>(row) * 256 + j))
+          << row << "," << j;
+  }
+}
+
 TEST(GgufBlocks, KTypesOfSixteenDequantizeExactlyAndRequantizeWithinHalfAStep) {
   for (const GgufType type : {GgufType::Q2_K, GgufType::Q3_K, GgufType::Q6_K}) {
     const std::string name(name_of(type));
@@ -203,7 +217,7 @@ TEST(GgufLlama, UnpermutesQAndKRowsAndBiasesAndNothingElse) {
 
 TEST(GgufLlama, LoadsEveryTypeWithTheValuesOfItsBlocks) {
   for (const GgufType type : {GgufType::F16, GgufType::BF16, GgufType::Q4_0, GgufType::Q4_1, GgufType::Q5_0,
-                              GgufType::Q5_1, GgufType::Q8_0}) {
+                              GgufType::Q5_1, GgufType::Q8_0, GgufType::MXFP4}) {
     TestDirectory dir;
     const GgufContents contents = TinyLlama::gguf(type);
     write_gguf(dir / "m.gguf", contents);
@@ -214,19 +228,35 @@ TEST(GgufLlama, LoadsEveryTypeWithTheValuesOfItsBlocks) {
     const Unpacked back = unpack(packed.view);
     const float step = type == GgufType::F16                              ? 5e-4f
                        : type == GgufType::BF16 || type == GgufType::Q8_0 ? 4.1e-3f
+                       : type == GgufType::MXFP4                          ? 0.251f
                                                                           : 0.15f;
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_NEAR(exact.values[i], values[i], step) << name_of(type);
-      const float again = packed.view.kind == PackedKind::dense
-                              ? back.values[i]
+      const float again = packed.view.kind == PackedKind::dense ? back.values[i]
+                          : packed.view.kind == PackedKind::e2m1
+                              ? static_cast<float>(kE2m1Doubled[back.codes[i]]) * back.scales[i / 32]
                               : std::fma(static_cast<float>(back.codes[i]), back.scales[i / 32], back.biases[i / 32]);
       ASSERT_EQ(again, exact.values[i]) << name_of(type);
     }
     const ModuleInfo info = model->module("model.layers.0.mlp.down_proj", 64, 96);
     const PackedMatrix form = packed_form(info, Precision::packed);
     EXPECT_EQ(form.bytes(), packed.view.bytes());
-    EXPECT_EQ(info.kind == PackedKind::affine, type != GgufType::F16 && type != GgufType::BF16);
+    EXPECT_EQ(info.kind, type == GgufType::F16 || type == GgufType::BF16 ? PackedKind::dense
+                         : type == GgufType::MXFP4                       ? PackedKind::e2m1
+                                                                         : PackedKind::affine);
   }
+}
+
+TEST(GgufLlama, AnMxfp4ScaleThatIsNoNumberIsRefusedWhereItLies) {
+  TestDirectory dir;
+  GgufContents contents = TinyLlama::gguf(GgufType::MXFP4);
+  contents.tensors[7].data[3 * 17 * 5] = std::byte{255};  // rows of 96 are 3 blocks of 17 bytes
+  write_gguf(dir / "m.gguf", contents);
+  EXPECT_THAT(
+      message_of([&] {
+        open_model_source(dir / "m.gguf")->load_matrix("model.layers.0.mlp.down_proj", 64, 96, Precision::packed);
+      }),
+      HasSubstr("tensor 'blk.0.ffn_down.weight': a scale of row 5 is not finite"));
 }
 
 TEST(GgufLlama, SplitFilesNeedTheFullSet) {

@@ -102,6 +102,8 @@ Shape shape_of(GgufType type) {
       return {31, true, 0};
     case GgufType::Q8_0:
       return {255, false, 128};
+    case GgufType::MXFP4:
+      return {15, false, 0};
     default:
       break;
   }
@@ -150,7 +152,10 @@ std::vector<std::byte> gguf_blocks(GgufType type, std::span<const std::uint8_t> 
   std::vector<std::byte> out;
   for (std::size_t b = 0; b < d.size(); ++b) {
     const auto block = codes.subspan(32 * b, 32);
-    put_f16(out, d[b]);
+    if (type == GgufType::MXFP4)
+      out.push_back(std::isfinite(d[b]) ? static_cast<std::byte>(std::ilogb(d[b]) + 127) : std::byte{255});
+    else
+      put_f16(out, d[b]);
     if (shape.has_minimum) put_f16(out, m[b]);
     if (shape.levels == 31) {
       std::uint32_t high = 0;
@@ -166,6 +171,28 @@ std::vector<std::byte> gguf_blocks(GgufType type, std::span<const std::uint8_t> 
   return out;
 }
 
+namespace {
+
+std::vector<std::byte> encode_mxfp4(std::span<const float> values) {
+  std::vector<std::uint8_t> codes(values.size());
+  std::vector<float> d;
+  for (std::size_t b = 0; b < values.size() / 32; ++b) {
+    float largest = 0x1p-100f;
+    for (const float value : values.subspan(32 * b, 32)) largest = std::max(largest, std::fabs(value));
+    d.push_back(std::ldexp(1.0f, std::ilogb(largest) - 1));
+    for (std::size_t j = 32 * b; j < 32 * b + 32; ++j) {
+      const auto distance = [&](std::uint8_t code) {
+        return std::fabs(static_cast<float>(kE2m1Doubled[code]) * d.back() * 0.5f - values[j]);
+      };
+      for (std::uint8_t code = 1; code < 16; ++code)
+        if (distance(code) < distance(codes[j])) codes[j] = code;
+    }
+  }
+  return gguf_blocks(GgufType::MXFP4, codes, d, {});
+}
+
+}  // namespace
+
 std::vector<std::byte> gguf_encode(GgufType type, std::span<const float> values) {
   std::vector<std::byte> out;
   if (type == GgufType::F32 || type == GgufType::F16 || type == GgufType::BF16) {
@@ -176,6 +203,7 @@ std::vector<std::byte> gguf_encode(GgufType type, std::span<const float> values)
     for (std::size_t i = 0; i < values.size(); ++i) store_float(out.data() + i * size_of(to), to, values[i]);
     return out;
   }
+  if (type == GgufType::MXFP4) return encode_mxfp4(values);
   const Shape shape = shape_of(type);
   std::vector<std::uint8_t> codes(values.size());
   std::vector<float> d, m;

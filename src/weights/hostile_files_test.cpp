@@ -204,7 +204,7 @@ std::vector<Row> gguf_rows() {
            "tensor 't': width 33 is not a multiple of the Q4_0 block of 32"),
       gguf("type IQ4_NL", gguf_head(1, 0).text("t").u32(1).u64(32).u32(20).u64(0).out,
            "tensor 't': type IQ4_NL is not available in this version | accepted: F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
-           "Q5_1, Q8_0, Q2_K to Q6_K"),
+           "Q5_1, Q8_0, Q2_K to Q6_K, MXFP4"),
       gguf("tensor outside the file", gguf_head(1, 0).text("t").u32(1).u64(32).u32(0).u64(0).out,
            "tensor 't': needs 128 bytes at offset 0, the file holds 0 bytes of data (truncated?)"),
       llama(

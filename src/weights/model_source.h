@@ -17,7 +17,7 @@
 
 namespace outrider {
 
-// `packed`: as stored (affine codes into affine panels, floats into dense panels of their own type).
+// `packed`: as stored (affine and e2m1 codes into panels of their width, floats into dense panels of their own type).
 // `f32`: everything dequantized to f32 dense panels: the reference path of `--precision f32`.
 enum class Precision { packed, f32 };
 
@@ -30,9 +30,9 @@ struct PackedWeight {
 // What the headers say of one weight matrix [n, k] ("model.layers.0.mlp.gate_proj").
 struct ModuleInfo {
   PackedKind kind = PackedKind::dense;
-  FloatType type = FloatType::f32;  // affine: of scale and bias as they will be packed; dense: of the values
-  int bits = 0;                     // affine: as stored, 1..8 (packed into 4 or 8)
-  int group = 0;
+  FloatType type = FloatType::f32;  // affine: of scale and bias as they will be packed; e2m1: f32; dense: of the values
+  int bits = 0;                     // affine: as stored, 1..8 (1 is packed into 2, 7 into 8); e2m1: 4
+  int group = 0;                    // affine: 32, 64, 128; e2m1: 32 (mxfp4), 16 (nvfp4)
   std::int64_t n = 0, k = 0;
   bool has_bias = false;  // an additive <path>.bias [n]
 };

@@ -125,7 +125,9 @@ TEST(ModelDirectory, NamesThePathOfWrongQuantizationParameters) {
   dir.write("config.json", "{}");
   EXPECT_THAT(load_error(dir, "model.a", 20, 64), HasSubstr("holds scales of 'model.a'"));
   dir.write("config.json", R"({"quantization":{"mode":"mxfp4"}})");
-  EXPECT_THAT(load_error(dir, "model.a", 20, 64), HasSubstr("mode mxfp4 is not available in this version"));
+  EXPECT_THAT(load_error(dir, "model.a", 20, 64),
+              HasSubstr("tensor 'model.a.scales': is BF16 [20, 2] (weight [20, 8] in mode mxfp4 needs U8 [20, 2]) | "
+                        "correct \"quantization\" in config.json"));
 }
 
 TEST(ModelDirectory, MissingScalesOrBiasesOrShapesAreNamed) {
@@ -154,6 +156,88 @@ TEST(ModelDirectory, OnePoisonedScaleIsRefusedWhereItLies) {
   EXPECT_THAT(load_error(dir, "model.a", 20, 64), HasSubstr("scale or bias of row 12, group 1 is not finite"));
   EXPECT_THAT(message_of([&] { open_model_source(dir.path())->load_vector("model.norm.weight", 2); }),
               HasSubstr("value 1 is inf (accepted: finite)"));
+}
+
+// A module of two rows in mode mxfp4 or nvfp4: all codes `code`, all scale bytes `scale`.
+std::vector<Part> fp4(const std::string& path, int group, std::uint8_t code, std::uint8_t scale) {
+  const auto byte = static_cast<std::byte>(code | code << 4);
+  return {{path + ".weight", Dtype::U32, {2, 8}, std::vector<std::byte>(64, byte)},
+          {path + ".scales", Dtype::U8, {2, 64 / group}, std::vector<std::byte>(128 / group, std::byte{scale})}};
+}
+
+TEST(ModelDirectory, LoadsMxfp4AndNvfp4WithTheirCodesAndRefusesScalesThatAreNone) {
+  TestDirectory dir;
+  for (const auto& [mode, group, one, none] : {std::tuple{"mxfp4", 32, 127, 255}, {"nvfp4", 16, 0x38, 0xff}}) {
+    dir.write("config.json", fmt::format(R"({{"quantization":{{"mode":"{}"}}}})", mode));
+    auto parts = fp4("model.a", group, 0xD, static_cast<std::uint8_t>(one));
+    write_parts(dir / "model.safetensors", parts);
+    {
+      const auto model = open_model_source(dir.path());
+      const ModuleInfo info = model->module("model.a", 2, 64);
+      EXPECT_EQ(info.kind, PackedKind::e2m1);
+      EXPECT_EQ(info.bits, 4);
+      EXPECT_EQ(info.group, group);
+      EXPECT_THAT(model->unused_tensors(), IsEmpty());
+      const PackedWeight packed = model->load_matrix("model.a", 2, 64, Precision::packed);
+      EXPECT_EQ(packed.view.bytes(), packed_form(info, Precision::packed).bytes());
+      const Unpacked got = unpack(packed.view);
+      EXPECT_EQ(got.codes, std::vector<std::uint8_t>(128, 0xD));
+      EXPECT_EQ(got.scales, std::vector<float>(static_cast<std::size_t>(128 / group), 0.5f));
+      EXPECT_EQ(unpack(model->load_matrix("model.a", 2, 64, Precision::f32).view).values,
+                std::vector<float>(128, -3.0f));
+    }
+    EXPECT_THAT(load_error(dir, "model.a", 2, 32), HasSubstr("is [2, 64], the config implies [2, 32]"));
+    parts[1].data.back() = static_cast<std::byte>(none);
+    write_parts(dir / "model.safetensors", parts);
+    EXPECT_THAT(load_error(dir, "model.a", 2, 64),
+                HasSubstr(fmt::format("tensor 'model.a.scales': scale byte {} of row 1, group {} gives values that are "
+                                      "not finite",
+                                      none, 64 / group - 1)));
+    parts[1].shape = {2, 64 / group + 1};
+    parts[1].data.resize(static_cast<std::size_t>(2 * (64 / group + 1)));
+    write_parts(dir / "model.safetensors", parts);
+    EXPECT_THAT(load_error(dir, "model.a", 2, 64),
+                HasSubstr(fmt::format("is U8 [2, {}] (weight [2, 8] in mode {} needs U8 [2, {}])", 64 / group + 1, mode,
+                                      64 / group)));
+    parts[1].dtype = Dtype::I8;
+    write_parts(dir / "model.safetensors", parts);
+    EXPECT_THAT(load_error(dir, "model.a", 2, 64), HasSubstr("'model.a.scales': is I8 "));
+  }
+  // 12 codes of 4 bits are no whole group.
+  dir.write("config.json", R"({"quantization":{"mode":"mxfp4"}})");
+  write_parts(dir / "model.safetensors", {{"model.a.weight", Dtype::U32, {1, 5}, std::vector<std::byte>(20)},
+                                          {"model.a.scales", Dtype::U8, {1, 1}, {std::byte{127}}}});
+  EXPECT_THAT(load_error(dir, "model.a", 1, 40), HasSubstr("is U8 [1, 1] (weight [1, 5] in mode mxfp4"));
+}
+
+TEST(ModelDirectory, TheGlobalScaleOfNvfp4MultipliesTheOthers) {
+  TestDirectory dir;
+  dir.write("config.json", R"({"quantization":{"mode":"nvfp4","model.b":{"mode":"mxfp4"}}})");
+  const auto with = [&](std::vector<std::int64_t> shape, std::vector<float> global) {
+    std::vector<Part> parts = fp4("model.a", 16, 2, 0x38);
+    parts.push_back({"model.a.global_scale", Dtype::F32, std::move(shape), floats(FloatType::f32, global)});
+    for (Part& part : fp4("model.b", 32, 2, 127)) parts.push_back(part);
+    parts.push_back({"model.b.global_scale", Dtype::F32, {}, floats(FloatType::f32, {2688})});
+    write_parts(dir / "model.safetensors", parts);
+  };
+  for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{}, {1}}) {
+    with(shape, {1344});
+    const auto model = open_model_source(dir.path());
+    EXPECT_EQ(unpack(model->load_matrix("model.a", 2, 64, Precision::packed).view).scales,
+              std::vector<float>(8, 0.25f));
+    EXPECT_EQ(unpack(model->load_matrix("model.b", 2, 64, Precision::packed).view).scales, std::vector<float>(4, 0.5f));
+    // mxfp4 has no such factor: a tensor that nothing reads is not passed over.
+    EXPECT_THAT(model->unused_tensors(), ElementsAre("model.b.global_scale"));
+  }
+  const auto refusal = [&](std::vector<std::int64_t> shape, std::vector<float> global) {
+    with(std::move(shape), std::move(global));
+    return message_of([&] { open_model_source(dir.path())->module("model.a", 2, 64); });
+  };
+  EXPECT_THAT(refusal({}, {-1}),
+              HasSubstr("tensor 'model.a.global_scale': is -1 (accepted: one finite value, at least"));
+  EXPECT_THAT(refusal({1}, {std::numeric_limits<float>::infinity()}), HasSubstr("global_scale': is inf (accepted"));
+  EXPECT_THAT(refusal({2}, {1, 1}), HasSubstr("global_scale': is [2] (accepted"));
+  EXPECT_THAT(refusal({0}, {}), HasSubstr("global_scale': is [0] (accepted"));
 }
 
 TEST(ModelDirectory, Mxfp8LoadsAsExactBf16AndRefusesNan) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "weights/quantized.h"
@@ -14,61 +15,108 @@ namespace {
 
 constexpr std::int64_t kRows = PackedMatrix::kPanelRows;
 
-// Eight codes of one row as the word of a 4-bit panel: code 2p+e at bits 4p + 16e.
-std::uint32_t word4(const std::uint8_t* codes) {
+// Eight codes of one row, `kBits` bits of each from bit `shift` on, as they lie in a word: the even ones from bit 0,
+// the odd ones from bit 16 (code 2p+e at bits b*p + 16e).
+template <int kBits>
+std::uint32_t eight_codes(const std::uint8_t* codes, int shift) {
+  constexpr std::uint64_t kOne = (1u << kBits) - 1, kPair = (1u << 2 * kBits) - 1;
   std::uint64_t v;
   std::memcpy(&v, codes, 8);
-  const auto gather = [](std::uint64_t x) {  // nibbles at bits 0, 16, 32, 48 to bits 0, 4, 8, 12
-    x &= 0x000F000F000F000Full;
-    x |= x >> 12;
-    return static_cast<std::uint32_t>((x & 0xFFu) | (x >> 24 & 0xFF00u));
+  const auto gather = [](std::uint64_t x) {  // codes at bits 0, 16, 32, 48 to bits 0, b, 2b, 3b
+    x &= kOne * 0x0001000100010001ull;
+    x |= x >> (16 - kBits);
+    return static_cast<std::uint32_t>((x & kPair) | (x >> (32 - 2 * kBits) & kPair << 2 * kBits));
   };
-  return gather(v) | gather(v >> 8) << 16;
+  return gather(v >> shift) | gather(v >> (8 + shift)) << 16;
 }
 
-// Four codes as the word of an 8-bit panel: code 2p+e at bits 8p + 16e, so the middle two change places.
-std::uint32_t word8(const std::uint8_t* codes) {
-  std::uint32_t v;
-  std::memcpy(&v, codes, 4);
-  return (v & 0xFF0000FFu) | (v >> 8 & 0x0000FF00u) | (v << 8 & 0x00FF0000u);
-}
-
-// One panel of 16 rows as read: [16][k] codes and [16][k/G] scales and biases.
-struct PanelRows {
-  std::vector<std::uint8_t> codes;
-  std::vector<std::byte> scales, biases;
-};
-
-void store_affine_block(const PackedMatrix& form, const PanelRows& panel, std::int64_t group, std::int64_t live_rows,
-                        std::byte* out) {
-  const auto width = static_cast<std::int64_t>(size_of(form.scale_type));
-  const std::int64_t groups = form.groups();
-  std::byte* biases = out + kRows * width;
-  std::byte* words = biases + kRows * width;
-  const std::int64_t codes_per_word = 32 / form.bits;
-  const std::int64_t word_count = form.group / codes_per_word;
-  for (std::int64_t r = 0; r < live_rows; ++r) {
-    std::memcpy(out + r * width, panel.scales.data() + (r * groups + group) * width, static_cast<std::size_t>(width));
-    std::memcpy(biases + r * width, panel.biases.data() + (r * groups + group) * width,
-                static_cast<std::size_t>(width));
-    const std::uint8_t* codes = panel.codes.data() + r * form.k + group * form.group;
-    for (std::int64_t i = 0; i < word_count; ++i) {
-      const std::uint32_t word = form.bits == 4 ? word4(codes + 8 * i) : word8(codes + 4 * i);
-      std::memcpy(words + (i * kRows + r) * 4, &word, 4);
-    }
+// The first 32/kBits codes as a word.
+template <int kBits>
+std::uint32_t word_of(const std::uint8_t* codes, int shift) {
+  if constexpr (kBits == 8) {  // the middle two of four codes change places
+    std::uint32_t v;
+    std::memcpy(&v, codes, 4);
+    return (v & 0xFF0000FFu) | (v >> 8 & 0x0000FF00u) | (v << 8 & 0x00FF0000u);
+  } else {
+    std::uint32_t word = 0;
+    for (int i = 0; i < 4 / kBits; ++i) word |= eight_codes<kBits>(codes + 8 * i, shift) << (4 * kBits * i);
+    return word;
   }
 }
 
-void pack_affine_panel(const MatrixRows& rows, const PackedMatrix& form, std::int64_t strip, std::int64_t panel,
-                       PanelRows& scratch, std::byte* out) {
+template <int kBits>
+void store_plane(const std::uint8_t* codes, int shift, std::int64_t group, std::byte* words) {
+  for (std::int64_t j = 0; j < group; j += 32 / kBits, words += kRows * 4) {
+    const std::uint32_t word = word_of<kBits>(codes + j, shift);
+    std::memcpy(words, &word, 4);
+  }
+}
+
+// Bits [shift, shift + bits) of the `group` codes of one row, into its lane of a plane that begins at `words`.
+void store_plane(const std::uint8_t* codes, int bits, int shift, std::int64_t group, std::byte* words) {
+  switch (bits) {
+    case 1:
+      return store_plane<1>(codes, shift, group, words);
+    case 2:
+      return store_plane<2>(codes, shift, group, words);
+    case 4:
+      return store_plane<4>(codes, shift, group, words);
+    case 8:
+      return store_plane<8>(codes, shift, group, words);
+    default:
+      OUTRIDER_CHECK(false, "a plane of {} bits", bits);
+  }
+}
+
+// One panel of 16 rows as read: [16][k] codes and [16][k/G] scales (e2m1: as bytes of the file, then f32) and biases.
+struct PanelRows {
+  explicit PanelRows(const PackedMatrix& form) {
+    const auto scale_bytes = static_cast<std::size_t>(kRows * form.groups()) * size_of(form.scale_type);
+    codes.resize(static_cast<std::size_t>(kRows * form.k));
+    scales.resize(scale_bytes);
+    if (form.kind == PackedKind::affine) biases.resize(scale_bytes);
+    if (form.kind == PackedKind::e2m1) stored_scales.resize(static_cast<std::size_t>(form.groups()));
+  }
+  std::vector<std::uint8_t> codes, stored_scales;
+  std::vector<std::byte> scales, biases;
+};
+
+void read_row(const MatrixRows& rows, const PackedMatrix& form, std::int64_t row, std::int64_t lane, PanelRows& panel) {
+  const std::int64_t groups = form.groups(), at = lane * groups * static_cast<std::int64_t>(size_of(form.scale_type));
+  std::uint8_t* codes = panel.codes.data() + lane * form.k;
+  if (form.kind == PackedKind::affine)
+    return rows.affine(row, codes, panel.scales.data() + at, panel.biases.data() + at);
+  rows.e2m1(row, codes, panel.stored_scales.data());
+  for (std::int64_t g = 0; g < groups; ++g)
+    store_float(panel.scales.data() + at + 4 * g, FloatType::f32,
+                rows.fp4.halved(panel.stored_scales[static_cast<std::size_t>(g)]));
+}
+
+void store_block(const PackedMatrix& form, const PanelRows& panel, std::int64_t group, std::int64_t live_rows,
+                 std::byte* out) {
+  const std::size_t width = size_of(form.scale_type);
+  const std::int64_t groups = form.groups();
+  const Planes planes = planes_of(form.bits);
+  std::byte* low = out + form.head_bytes();
+  std::byte* high = low + form.group * planes.low / 32 * kRows * 4;
+  for (std::int64_t r = 0; r < live_rows; ++r) {
+    const std::size_t at = static_cast<std::size_t>(r * groups + group) * width;
+    std::memcpy(out + static_cast<std::size_t>(r) * width, panel.scales.data() + at, width);
+    if (!panel.biases.empty())
+      std::memcpy(out + static_cast<std::size_t>(kRows + r) * width, panel.biases.data() + at, width);
+    const std::uint8_t* codes = panel.codes.data() + r * form.k + group * form.group;
+    store_plane(codes, planes.low, 0, form.group, low + 4 * r);
+    if (planes.high != 0) store_plane(codes, planes.high, planes.low, form.group, high + 4 * r);
+  }
+}
+
+void pack_coded_panel(const MatrixRows& rows, const PackedMatrix& form, std::int64_t strip, std::int64_t panel,
+                      PanelRows& scratch, std::byte* out) {
   const std::int64_t first = strip * PackedMatrix::kStripRows + panel * kRows;
   const std::int64_t live = std::min(kRows, form.n - first);
-  const auto width = static_cast<std::int64_t>(size_of(form.scale_type));
-  for (std::int64_t r = 0; r < live; ++r)
-    rows.affine(first + r, scratch.codes.data() + r * form.k, scratch.scales.data() + r * form.groups() * width,
-                scratch.biases.data() + r * form.groups() * width);
+  for (std::int64_t r = 0; r < live; ++r) read_row(rows, form, first + r, r, scratch);
   for (std::int64_t g = 0; g < form.groups(); ++g)
-    store_affine_block(form, scratch, g, live, out + form.offset(strip, g, panel));
+    store_block(form, scratch, g, live, out + form.offset(strip, g, panel));
 }
 
 template <class Value>
@@ -108,8 +156,8 @@ PackedMatrix packed_form(const ModuleInfo& module, Precision precision) {
   if (precision == Precision::f32) return form;  // dense f32
   form.kind = module.kind;
   form.scale_type = module.type;
-  if (module.kind == PackedKind::affine) {
-    form.bits = module.bits == 4 ? 4 : 8;
+  if (module.kind != PackedKind::dense) {
+    form.bits = module.bits == 1 ? 2 : module.bits == 7 ? 8 : module.bits;
     form.group = module.group;
   }
   return form;
@@ -117,21 +165,19 @@ PackedMatrix packed_form(const ModuleInfo& module, Precision precision) {
 
 void pack_strips(const MatrixRows& rows, const PackedMatrix& form, std::byte* out, std::int64_t begin,
                  std::int64_t end) {
-  OUTRIDER_CHECK(static_cast<bool>(rows.affine) != static_cast<bool>(rows.dense));
-  PanelRows affine;
+  OUTRIDER_CHECK((rows.affine ? 1 : 0) + (rows.e2m1 ? 1 : 0) + (rows.dense ? 1 : 0) == 1);
+  std::optional<PanelRows> coded;
   std::vector<std::byte> dense;
-  if (form.kind == PackedKind::affine) {
-    OUTRIDER_CHECK(rows.affine && form.k % form.group == 0);
-    affine.codes.resize(static_cast<std::size_t>(kRows * form.k));
-    affine.scales.resize(static_cast<std::size_t>(kRows * form.groups()) * size_of(form.scale_type));
-    affine.biases.resize(affine.scales.size());
+  if (form.coded()) {
+    OUTRIDER_CHECK((form.kind == PackedKind::affine ? bool(rows.affine) : bool(rows.e2m1)) && form.k % form.group == 0);
+    coded.emplace(form);
   } else {
     dense.resize(static_cast<std::size_t>(kRows * form.k) * size_of(form.scale_type));
   }
   for (std::int64_t strip = begin; strip < end; ++strip) {
     for (std::int64_t panel = 0; panel < form.panels_of(strip); ++panel) {
-      if (form.kind == PackedKind::affine)
-        pack_affine_panel(rows, form, strip, panel, affine, out);
+      if (coded)
+        pack_coded_panel(rows, form, strip, panel, *coded, out);
       else
         pack_dense_panel(rows, form, strip, panel, dense, out);
     }
@@ -186,6 +232,13 @@ void read_row_f32(const MatrixRows& rows, std::int64_t row, std::span<float> val
   }
   const auto group = static_cast<std::size_t>(info.group);
   std::vector<std::uint8_t> codes(k);
+  if (rows.e2m1) {
+    std::vector<std::uint8_t> stored(k / group);
+    rows.e2m1(row, codes.data(), stored.data());
+    for (std::size_t j = 0; j < k; ++j)
+      values[j] = static_cast<float>(kE2m1Doubled[codes[j]]) * rows.fp4.halved(stored[j / group]);
+    return;
+  }
   std::vector<std::byte> scales(k / group * width), biases(k / group * width);
   rows.affine(row, codes.data(), scales.data(), biases.data());
   for (std::size_t g = 0; g < k / group; ++g) {
@@ -205,6 +258,18 @@ MatrixRows rows_of(const AffineMatrix& m) {
     unpack_codes(m.weight + row * code_bytes(m.k, m.bits), m.bits, {codes, static_cast<std::size_t>(m.k)});
     std::memcpy(scales, m.scales + row * groups * width, static_cast<std::size_t>(groups * width));
     std::memcpy(biases, m.biases + row * groups * width, static_cast<std::size_t>(groups * width));
+  };
+  return rows;
+}
+
+MatrixRows rows_of(const E2m1Matrix& m) {
+  const std::int64_t groups = m.k / group_of(m.fp4.mode);
+  MatrixRows rows;
+  rows.info = {PackedKind::e2m1, FloatType::f32, 4, group_of(m.fp4.mode), m.n, m.k, false};
+  rows.fp4 = m.fp4;
+  rows.e2m1 = [m, groups](std::int64_t row, std::uint8_t* codes, std::uint8_t* scales) {
+    unpack_codes(m.weight + row * code_bytes(m.k, 4), 4, {codes, static_cast<std::size_t>(m.k)});
+    std::memcpy(scales, m.scales + row * groups, static_cast<std::size_t>(groups));
   };
   return rows;
 }

@@ -49,7 +49,7 @@ TEST(Pack, KeepsCodesScalesAndBiasesOfEveryWidthGroupAndType) {
         for (const std::int64_t n : {1, 16, 97, 113}) {
           const Sample s = sample(bits, group, type, n, 256);
           const PackedWeight packed = pack_affine(s.matrix);
-          EXPECT_EQ(packed.view.bits, bits == 4 ? 4 : 8);
+          EXPECT_EQ(packed.view.bits, bits == 1 ? 2 : bits == 7 ? 8 : bits);
           ASSERT_EQ(packed.view.bytes(), packed.storage.size());
           const Unpacked back = unpack(packed.view);
           ASSERT_EQ(back.codes, s.codes) << bits << " " << group << " " << n;
@@ -60,9 +60,10 @@ TEST(Pack, KeepsCodesScalesAndBiasesOfEveryWidthGroupAndType) {
         }
 }
 
-// The layout of numerics.md 3, byte by byte, for one word of each width.
+// The layout of numerics.md 3, byte by byte, for every word of one group: 3, 5 and 6 bits are two planes of words, low
+// bits first.
 TEST(Pack, PutsCodesAtTheBitsOfTheSpecification) {
-  for (const int bits : {4, 8}) {
+  for (const auto& [bits, low] : {std::pair{2, 2}, {3, 2}, {4, 4}, {5, 4}, {6, 4}, {8, 8}}) {
     const Sample s = sample(bits, 32, FloatType::f32, 100, 64);
     const PackedWeight packed = pack_affine(s.matrix);
     const std::int64_t row = 99, panel = 6, lane = 3, group = 1;  // the second strip has one panel
@@ -70,17 +71,66 @@ TEST(Pack, PutsCodesAtTheBitsOfTheSpecification) {
     const std::byte* at = packed.view.data + (6 * 2 + group) * block;  // 6 panels of 2 groups, then group 1 of panel 6
     ASSERT_EQ(row, panel * 16 + lane);
     for (std::int64_t i = 0; i < bits; ++i) {
+      const int b = i < low ? low : bits - low, shift = i < low ? 0 : low;
+      const std::int64_t first = 32 / b * (i < low ? i : i - low);
       std::uint32_t expected = 0;
-      for (int p = 0; p < 16 / bits; ++p)
-        for (int e = 0; e < 2; ++e)
-          expected |= static_cast<std::uint32_t>(
-                          s.codes[static_cast<std::size_t>(row * 64 + group * 32 + 32 / bits * i + 2 * p + e)])
-                      << (bits * p + 16 * e);
+      for (int p = 0; p < 16 / b; ++p)
+        for (int e = 0; e < 2; ++e) {
+          const std::uint32_t code = s.codes[static_cast<std::size_t>(row * 64 + group * 32 + first + 2 * p + e)];
+          expected |= (code >> shift & ((1u << b) - 1)) << (b * p + 16 * e);
+        }
       std::uint32_t word;
       std::memcpy(&word, at + 2 * 16 * 4 + (i * 16 + lane) * 4, 4);
-      EXPECT_EQ(word, expected) << bits << " word " << i;
+      EXPECT_EQ(word, expected) << bits << " bits, word " << i;
     }
   }
+}
+
+// mxfp4 and nvfp4 with every code and every scale byte that is a number.
+struct E2m1Sample {
+  E2m1Matrix matrix;
+  std::vector<std::uint8_t> codes;
+  std::vector<std::byte> weight, scales;
+};
+
+E2m1Sample e2m1_sample(Fp4Mode mode, std::int64_t n, std::int64_t k) {
+  E2m1Sample s;
+  s.codes.resize(static_cast<std::size_t>(n * k));
+  for (std::size_t i = 0; i < s.codes.size(); ++i) s.codes[i] = static_cast<std::uint8_t>(i * 2654435761u >> 7 & 15);
+  s.weight.resize(s.codes.size() / 2);
+  pack_codes(s.codes, 4, s.weight.data());
+  s.scales.resize(static_cast<std::size_t>(n * k / group_of(mode)));
+  for (std::size_t g = 0; g < s.scales.size(); ++g) {
+    const auto byte = static_cast<std::uint8_t>(g * 37);
+    s.scales[g] = std::byte{mode == Fp4Mode::mxfp4  ? static_cast<std::uint8_t>(byte % 252)
+                            : (byte & 0x7f) == 0x7f ? std::uint8_t{0x38}
+                                                    : byte};
+  }
+  s.matrix = {{mode, std::nullopt}, n, k, s.weight.data(), s.scales.data()};
+  return s;
+}
+
+TEST(Pack, KeepsCodesAndHalvesScalesOfMxfp4AndNvfp4) {
+  for (const Fp4Mode mode : {Fp4Mode::mxfp4, Fp4Mode::nvfp4})
+    for (const std::int64_t n : {1, 16, 97, 113}) {
+      const E2m1Sample s = e2m1_sample(mode, n, 96);
+      const PackedWeight packed = pack(rows_of(s.matrix), Precision::packed, {});
+      EXPECT_EQ(packed.view.kind, PackedKind::e2m1);
+      EXPECT_EQ(packed.view.scale_type, FloatType::f32);
+      ASSERT_EQ(packed.view.bytes(), packed.storage.size());
+      ASSERT_EQ(packed.view.bytes(), static_cast<std::size_t>((n + 15) / 16 * 16 * (96 / 2 + 96 / group_of(mode) * 4)));
+      const Unpacked back = unpack(packed.view);
+      ASSERT_EQ(back.codes, s.codes);
+      EXPECT_TRUE(back.biases.empty());
+      for (std::size_t g = 0; g < back.scales.size(); ++g)
+        ASSERT_EQ(back.scales[g], s.matrix.fp4.halved(std::to_integer<std::uint8_t>(s.scales[g])));
+      // The rows after the last: scale 0 and code 0.
+      for (std::int64_t lane = n % 16; lane != 0 && lane < 16; ++lane) {
+        const std::byte* block = packed.view.data + packed.view.offset(n / 96, 0, n % 96 / 16);
+        EXPECT_EQ(load_float(block + lane * 4, FloatType::f32), 0.0f);
+        EXPECT_EQ(load_float(block + 64 + lane * 4, FloatType::f32), 0.0f);
+      }
+    }
 }
 
 TEST(Pack, RowsBeyondTheLastAreZero) {
@@ -160,6 +210,8 @@ TEST(Pack, RoundTripsRandomShapes) {
     const std::int64_t k = group * *rc::gen::inRange<std::int64_t>(1, 4);
     const Sample s = sample(bits, group, FloatType::bf16, n, k);
     RC_ASSERT(unpack(pack_affine(s.matrix).view).codes == s.codes);
+    const E2m1Sample e = e2m1_sample(bits % 2 == 0 ? Fp4Mode::mxfp4 : Fp4Mode::nvfp4, n, k);
+    RC_ASSERT(unpack(pack(rows_of(e.matrix), Precision::packed, {}).view).codes == e.codes);
   });
 }
 

@@ -1,9 +1,7 @@
 #include "weights/quantized.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <vector>
 
 #include "base/error.h"
 
@@ -99,22 +97,28 @@ AffineGroup quantize_affine(std::span<const float> weights, int bits, std::uint8
   return group;
 }
 
-float f32_from_e2m1(std::uint8_t code) {
-  constexpr std::array<float, 8> kMagnitude{0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
-  return (code & 8) != 0 ? -kMagnitude[code & 7] : kMagnitude[code & 7];
+float Fp4Scales::halved(std::uint8_t stored) const {
+  if (mode == Fp4Mode::mxfp4) return f32_from_e8m0(stored) * 0.5f;  // exact: 2^-128 is a subnormal
+  const float scale = f32_from_e4m3(stored);
+  return (global_scale ? scale * (*global_scale / 2688.0f) : scale) * 0.5f;  // 2688 = 448 * 6, the largest product
 }
 
-void dequantize_fp(FpMode mode, const std::byte* codes, const std::byte* scales, float global_scale,
-                   std::span<float> values) {
-  const auto group = static_cast<std::size_t>(group_of(mode));
-  std::vector<std::uint8_t> unpacked(values.size());
-  unpack_codes(codes, bits_of(mode), unpacked);
-  for (std::size_t j = 0; j < values.size(); ++j) {
-    const auto stored = static_cast<std::uint8_t>(scales[j / group]);
-    float scale = mode == FpMode::nvfp4 ? f32_from_e4m3(stored) : f32_from_e8m0(stored);
-    if (mode == FpMode::nvfp4 && global_scale != 0.0f) scale *= global_scale / 2688.0f;  // 448 * 6
-    values[j] = (mode == FpMode::mxfp8 ? f32_from_e4m3(unpacked[j]) : f32_from_e2m1(unpacked[j])) * scale;
+std::optional<std::size_t> group_without_values(const Fp4Scales& scales, std::span<const std::uint8_t> codes,
+                                                const std::uint8_t* stored) {
+  const auto group = static_cast<std::size_t>(group_of(scales.mode));
+  for (std::size_t g = 0; g < codes.size() / group; ++g) {
+    const float scale = scales.halved(stored[g]);
+    if (std::isfinite(scale * 12.0f)) continue;  // 12: twice the largest e2m1 value
+    for (const std::uint8_t code : codes.subspan(g * group, group))
+      if (!std::isfinite(scale * static_cast<float>(kE2m1Doubled[code]))) return g;
   }
+  return std::nullopt;
+}
+
+void dequantize_mxfp8(const std::byte* codes, const std::byte* scales, std::span<float> values) {
+  for (std::size_t j = 0; j < values.size(); ++j)
+    values[j] = f32_from_e4m3(static_cast<std::uint8_t>(codes[j])) *
+                f32_from_e8m0(static_cast<std::uint8_t>(scales[j / kMxfp8Group]));
 }
 
 }  // namespace outrider

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "weights/float_bits.h"
 
@@ -24,15 +26,25 @@ struct AffineGroup {
 };
 AffineGroup quantize_affine(std::span<const float> weights, int bits, std::uint8_t* codes);
 
-// fp modes: value = element(code) * scale. e2m1 for mxfp4 and nvfp4 (bit 3 = sign), e4m3 for mxfp8.
-enum class FpMode : std::uint8_t { mxfp4, nvfp4, mxfp8 };
-constexpr int group_of(FpMode mode) { return mode == FpMode::nvfp4 ? 16 : 32; }
-constexpr int bits_of(FpMode mode) { return mode == FpMode::mxfp8 ? 8 : 4; }
-float f32_from_e2m1(std::uint8_t code);
-// Row of `values.size()` values; `codes` packed as unpack_codes reads them, one scale byte per group. `global_scale`
-// is nvfp4's optional factor g: the scales are multiplied by g/2688 (0: none). A NaN scale gives NaN values: callers
-// refuse them.
-void dequantize_fp(FpMode mode, const std::byte* codes, const std::byte* scales, float global_scale,
-                   std::span<float> values);
+// mxfp4 and nvfp4: weight = e2m1(code) * scale, as kernels/packed_matrix.h holds them: an integer of twice the value
+// and half of the scale. One scale byte per group: e8m0 (mxfp4) or e4m3, times global_scale/2688 where a module has
+// one.
+enum class Fp4Mode : std::uint8_t { mxfp4, nvfp4 };
+constexpr int group_of(Fp4Mode mode) { return mode == Fp4Mode::nvfp4 ? 16 : 32; }
+constexpr std::string_view name_of(Fp4Mode mode) { return mode == Fp4Mode::nvfp4 ? "nvfp4" : "mxfp4"; }
+struct Fp4Scales {
+  Fp4Mode mode = Fp4Mode::mxfp4;
+  std::optional<float> global_scale;  // nvfp4 only
+
+  // NaN for the bytes that are not numbers (e8m0 255, e4m3 127 and 255): readers refuse them.
+  float halved(std::uint8_t stored) const;
+};
+// The first group of a row whose scale is no number or takes one of its codes beyond f32.
+std::optional<std::size_t> group_without_values(const Fp4Scales& scales, std::span<const std::uint8_t> codes,
+                                                const std::uint8_t* stored);
+
+// mxfp8: e4m3 codes, one e8m0 scale byte per 32. A row of `values.size()` values; NaN where code or scale is no number.
+inline constexpr int kMxfp8Group = 32;
+void dequantize_mxfp8(const std::byte* codes, const std::byte* scales, std::span<float> values);
 
 }  // namespace outrider

@@ -123,15 +123,31 @@ TEST(AffineDecoder, EqualsMlxForEveryWidthAndGroup) {
     }
 }
 
-TEST(FpDecoder, EqualsMlxInEveryMode) {
-  for (const FpMode mode : {FpMode::mxfp4, FpMode::nvfp4, FpMode::mxfp8}) {
-    const std::string key = mode == FpMode::mxfp4 ? "mxfp4" : mode == FpMode::nvfp4 ? "nvfp4" : "mxfp8";
+// The e2m1 modes as panels and as f32 rows, mxfp8 as the floats it is decoded to: MLX's own values, exactly.
+TEST(FpDecoder, EqualsMlxInEveryModeToTheBit) {
+  constexpr std::int64_t kRows = 6, kWidth = 256;
+  for (const std::string key : {"mxfp4", "nvfp4", "nvfp4_global"}) {
+    E2m1Matrix m{{key == "mxfp4" ? Fp4Mode::mxfp4 : Fp4Mode::nvfp4, std::nullopt}, kRows, kWidth};
+    if (key == "nvfp4_global") m.fp4.global_scale = floats(mlx(), key + ".global_scale", FloatType::f32)[0];
+    m.weight = mlx().bytes(*mlx().find(key + ".weight")).data();
+    m.scales = mlx().bytes(*mlx().find(key + ".scales")).data();
     const auto expected = floats(mlx(), key + ".values", FloatType::f32);
-    std::vector<float> values(expected.size());
-    dequantize_fp(mode, mlx().bytes(*mlx().find(key + ".weight")).data(),
-                  mlx().bytes(*mlx().find(key + ".scales")).data(), 0.0f, values);
-    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], expected[i]) << key << " " << i;
+    const PackedWeight packed = pack(rows_of(m), Precision::packed, {});
+    ASSERT_EQ(packed.view.kind, PackedKind::e2m1);
+    ASSERT_EQ(packed.view.group, key == "mxfp4" ? 32 : 16);
+    const Unpacked back = unpack(packed.view), exact = unpack(pack(rows_of(m), Precision::f32, {}).view);
+    const auto group = static_cast<std::size_t>(packed.view.group);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(static_cast<float>(kE2m1Doubled[back.codes[i]]) * back.scales[i / group], expected[i])
+          << key << " " << i;
+      ASSERT_EQ(exact.values[i], expected[i]) << key << " " << i;
+    }
   }
+  const auto expected = floats(mlx(), "mxfp8.values", FloatType::f32);
+  std::vector<float> values(expected.size());
+  dequantize_mxfp8(mlx().bytes(*mlx().find("mxfp8.weight")).data(), mlx().bytes(*mlx().find("mxfp8.scales")).data(),
+                   values);
+  EXPECT_EQ(values, expected);
 }
 
 TEST(FpDecoder, KnowsTheEdgesOfItsFormats) {
@@ -143,15 +159,34 @@ TEST(FpDecoder, KnowsTheEdgesOfItsFormats) {
   EXPECT_EQ(f32_from_e4m3(0x01), 0x1p-9f);
   EXPECT_EQ(f32_from_e4m3(0x88), -0x1p-6f);
   EXPECT_TRUE(std::isnan(f32_from_e4m3(0x7f)) && std::isnan(f32_from_e4m3(0xff)));
-  const float e2m1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-  for (std::uint8_t code = 0; code < 8; ++code) {
-    EXPECT_EQ(f32_from_e2m1(code), e2m1[code]);
-    EXPECT_EQ(f32_from_e2m1(code | 8), -e2m1[code]);
-  }
-  const std::byte codes[8] = {std::byte{0x22}}, scale[1] = {std::byte{0x38}};  // e4m3 1.0
-  float values[16];
-  dequantize_fp(FpMode::nvfp4, codes, scale, 1344.0f, values);
-  EXPECT_EQ(values[0], 0.5f);
+  const Fp4Scales mxfp4{Fp4Mode::mxfp4, std::nullopt}, nvfp4{Fp4Mode::nvfp4, std::nullopt},
+      half{Fp4Mode::nvfp4, 1344.0f}, none{Fp4Mode::nvfp4, 0.0f};
+  EXPECT_EQ(mxfp4.halved(0), 0x1p-128f);  // a subnormal, not zero
+  EXPECT_EQ(mxfp4.halved(1), 0x1p-127f);
+  EXPECT_EQ(mxfp4.halved(254), 0x1p126f);
+  EXPECT_EQ(nvfp4.halved(0x38), 0.5f);
+  EXPECT_EQ(nvfp4.halved(0xb8), -0.5f);
+  EXPECT_EQ(half.halved(0x38), 0.25f);
+  EXPECT_EQ(none.halved(0x38), 0.0f);  // the scale of an all-zero matrix, not a missing one
+}
+
+TEST(FpDecoder, RefusesScalesThatAreNoNumberOrTakeACodeBeyondF32) {
+  const auto bad = [](Fp4Mode mode, std::uint8_t code, std::uint8_t scale) {
+    Codes codes(64, 1);
+    codes[37] = code;
+    const auto group = static_cast<std::size_t>(group_of(mode));
+    Codes scales(64 / group, mode == Fp4Mode::mxfp4 ? 127 : 0x38);
+    scales[37 / group] = scale;
+    return group_without_values({mode, std::nullopt}, codes, scales.data());
+  };
+  EXPECT_EQ(bad(Fp4Mode::mxfp4, 0, 255), 1u);
+  EXPECT_EQ(bad(Fp4Mode::mxfp4, 7, 252), std::nullopt);
+  EXPECT_EQ(bad(Fp4Mode::mxfp4, 7, 253), 1u);
+  EXPECT_EQ(bad(Fp4Mode::mxfp4, 13, 253), std::nullopt);  // -3 * 2^126
+  EXPECT_EQ(bad(Fp4Mode::mxfp4, 14, 253), 1u);            // -4 * 2^126 = -2^128 is beyond f32
+  EXPECT_EQ(bad(Fp4Mode::nvfp4, 0, 0x7f), 2u);
+  EXPECT_EQ(bad(Fp4Mode::nvfp4, 15, 0xff), 2u);
+  EXPECT_EQ(bad(Fp4Mode::nvfp4, 15, 0x7e), std::nullopt);
 }
 
 TEST(HalfFloats, RoundHalfToEvenAndRoundTripEveryPattern) {

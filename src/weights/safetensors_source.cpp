@@ -54,6 +54,18 @@ std::string fitting_parameters(std::int64_t weight_cols, std::int64_t scale_cols
   return count == 1 ? found : "";
 }
 
+// Lets go of the source pages of rows [begin, end) of tensors of `n` rows each.
+std::function<void(std::int64_t, std::int64_t)> drop_rows(std::vector<CheckpointTensor> tensors, std::int64_t n) {
+  return [tensors = std::move(tensors), n](std::int64_t begin, std::int64_t end) {
+    if (n == 0) return;
+    for (const CheckpointTensor& t : tensors) {
+      const std::uint64_t row_bytes = t.tensor->bytes / static_cast<std::uint64_t>(n);
+      t.file->drop(*t.tensor, static_cast<std::uint64_t>(begin) * row_bytes,
+                   static_cast<std::uint64_t>(end) * row_bytes);
+    }
+  };
+}
+
 class SafetensorsModel final : public StoredModel {
  public:
   explicit SafetensorsModel(const fs::path& directory)
@@ -90,7 +102,11 @@ class SafetensorsModel final : public StoredModel {
   const CheckpointTensor& matrix(const std::string& name) const;
   MatrixRows affine_rows(const std::string& path, const CheckpointTensor& weight, QuantizationParameters parameters,
                          std::int64_t k) const;
+  MatrixRows fp4_rows(const std::string& path, const CheckpointTensor& weight, Fp4Mode mode) const;
   MatrixRows mxfp8_rows(const std::string& path, const CheckpointTensor& weight) const;
+  const CheckpointTensor& scale_bytes(const std::string& path, std::string_view mode, const CheckpointTensor& weight,
+                                      int bits, int group) const;
+  std::optional<float> global_scale(const std::string& path, Fp4Mode mode) const;
   MatrixRows dense_rows(const CheckpointTensor& weight, FloatType type) const;
 
   Checkpoint checkpoint_;
@@ -135,13 +151,15 @@ MatrixRows SafetensorsModel::rows(std::string_view path, std::int64_t k) const {
       case QuantizationMode::affine:
         out = affine_rows(module, weight, parameters, k);
         break;
+      case QuantizationMode::mxfp4:
+        out = fp4_rows(module, weight, Fp4Mode::mxfp4);
+        break;
+      case QuantizationMode::nvfp4:
+        out = fp4_rows(module, weight, Fp4Mode::nvfp4);
+        break;
       case QuantizationMode::mxfp8:
         out = mxfp8_rows(module, weight);
         break;
-      default:
-        throw tensor_error(path_.string(), module + ".weight",
-                           fmt::format("mode {} is not available in this version", name_of(parameters.mode)),
-                           "take an affine (4 or 8 bit) or float copy of this model");
     }
   } else {
     const auto type = float_type(dtype);
@@ -191,65 +209,87 @@ MatrixRows SafetensorsModel::affine_rows(const std::string& path, const Checkpoi
         throw tensor_error(origin, path + ".scales",
                            fmt::format("scale or bias of row {}, group {} is not finite", row, g));
   };
-  out.drop = [weight, scales, biases, n](std::int64_t begin, std::int64_t end) {
-    for (const CheckpointTensor* t : {&weight, &scales, &biases}) {
-      const std::uint64_t row_bytes = t->tensor->bytes / static_cast<std::uint64_t>(n);
-      t->file->drop(*t->tensor, static_cast<std::uint64_t>(begin) * row_bytes,
-                    static_cast<std::uint64_t>(end) * row_bytes);
-    }
+  out.drop = drop_rows({weight, scales, biases}, n);
+  return out;
+}
+
+// The scale bytes of an fp mode, checked against the codes of `bits` bits.
+const CheckpointTensor& SafetensorsModel::scale_bytes(const std::string& path, std::string_view mode,
+                                                      const CheckpointTensor& weight, int bits, int group) const {
+  const CheckpointTensor& scales = matrix(path + ".scales");
+  const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1] * (32 / bits);
+  if (scales.tensor->dtype != Dtype::U8 || scales.tensor->shape != std::vector<std::int64_t>{n, k / group} ||
+      k % group != 0)
+    throw tensor_error(
+        path_.string(), path + ".scales",
+        fmt::format("is {} {} (weight {} in mode {} needs U8 [{}, {}])", name_of(scales.tensor->dtype),
+                    shape_text(scales.tensor->shape), shape_text(weight.tensor->shape), mode, n, k / group),
+        "correct \"quantization\" in config.json");
+  return scales;
+}
+
+std::optional<float> SafetensorsModel::global_scale(const std::string& path, Fp4Mode mode) const {
+  const std::string name = path + ".global_scale";
+  if (mode != Fp4Mode::nvfp4 || checkpoint_.find(name) == nullptr) return std::nullopt;
+  const Values read = values(name);
+  if (read.values.size() != 1 || !std::isfinite(read.values[0]) || read.values[0] < 0)
+    throw tensor_error(
+        path_.string(), name,
+        fmt::format("is {} (accepted: one finite value, at least 0)",
+                    read.values.size() == 1 ? fmt::format("{}", read.values[0]) : shape_text(read.shape)));
+  return read.values[0];
+}
+
+MatrixRows SafetensorsModel::fp4_rows(const std::string& path, const CheckpointTensor& weight, Fp4Mode mode) const {
+  const CheckpointTensor& scales = scale_bytes(path, name_of(mode), weight, 4, group_of(mode));
+  E2m1Matrix memory{{mode, global_scale(path, mode)}, weight.tensor->shape[0], weight.tensor->shape[1] * 8};
+  memory.weight = weight.file->bytes(*weight.tensor).data();
+  memory.scales = scales.file->bytes(*scales.tensor).data();
+  MatrixRows out = rows_of(memory);
+  out.parts = {".weight", ".scales"};
+  if (memory.fp4.global_scale) out.parts.push_back(".global_scale");
+  out.e2m1 = [read = std::move(out.e2m1), memory, path, origin = path_.string()](std::int64_t row, std::uint8_t* codes,
+                                                                                 std::uint8_t* row_scales) {
+    read(row, codes, row_scales);
+    if (const auto bad = group_without_values(memory.fp4, {codes, static_cast<std::size_t>(memory.k)}, row_scales))
+      throw tensor_error(origin, path + ".scales",
+                         fmt::format("scale byte {} of row {}, group {} gives values that are not finite",
+                                     row_scales[*bad], row, *bad));
   };
+  out.drop = drop_rows({weight, scales}, memory.n);
   return out;
 }
 
 // mxfp8 runs as dense (numerics.md 2). e4m3 * 2^e has 4 significant bits and is at least 2^(e-9), so bf16 holds every
 // value of a group whose scale is at least 2^(-126+9); a matrix with a smaller scale is kept in f32.
 MatrixRows SafetensorsModel::mxfp8_rows(const std::string& path, const CheckpointTensor& weight) const {
-  const CheckpointTensor& scales = matrix(path + ".scales");
+  const CheckpointTensor& scales = scale_bytes(path, "mxfp8", weight, 8, kMxfp8Group);
   const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1] * 4;
-  constexpr int kGroup = group_of(FpMode::mxfp8);
   constexpr std::uint8_t kLeastOfBf16 = 127 - 126 + 9;
-  if (scales.tensor->dtype != Dtype::U8 || scales.tensor->shape != std::vector<std::int64_t>{n, k / kGroup} ||
-      k % kGroup != 0)
-    throw tensor_error(path_.string(), path + ".scales",
-                       fmt::format("is {} {} (mxfp8 needs U8 [{}, {}])", name_of(scales.tensor->dtype),
-                                   shape_text(scales.tensor->shape), n, k / kGroup));
   const auto exponents = scales.file->bytes(*scales.tensor);
   const bool small = std::any_of(exponents.begin(), exponents.end(),
                                  [](std::byte e) { return std::to_integer<std::uint8_t>(e) < kLeastOfBf16; });
   MatrixRows out;
   out.info = {PackedKind::dense, small ? FloatType::f32 : FloatType::bf16, 0, 0, n, k, false};
   out.parts = {".weight", ".scales"};
-  out.dense = [codes = weight.file->bytes(*weight.tensor), exponents, k, small, path, origin = path_.string()](
-                  std::int64_t row, std::byte* values) {
+  out.dense = [codes = weight.file->bytes(*weight.tensor), exponents, k, type = out.info.type, path,
+               origin = path_.string()](std::int64_t row, std::byte* values) {
     std::vector<float> decoded(static_cast<std::size_t>(k));
-    dequantize_fp(FpMode::mxfp8, codes.data() + row * k, exponents.data() + row * (k / kGroup), 0.0f, decoded);
-    for (std::int64_t j = 0; j < k; ++j) {
-      const float value = decoded[static_cast<std::size_t>(j)];
-      if (!std::isfinite(value))
+    dequantize_mxfp8(codes.data() + row * k, exponents.data() + row * (k / kMxfp8Group), decoded);
+    for (std::size_t j = 0; j < decoded.size(); ++j) {
+      if (!std::isfinite(decoded[j]))
         throw tensor_error(origin, path + ".weight", fmt::format("value [{}, {}] is not finite", row, j));
-      if (small) {
-        std::memcpy(values + 4 * j, &value, 4);
-      } else {
-        const std::uint16_t bits = bf16_from_f32(value);
-        std::memcpy(values + 2 * j, &bits, 2);
-      }
+      store_float(values + j * size_of(type), type, decoded[j]);
     }
   };
-  out.drop = [weight, n](std::int64_t begin, std::int64_t end) {
-    const std::uint64_t row_bytes = weight.tensor->bytes / static_cast<std::uint64_t>(n);
-    weight.file->drop(*weight.tensor, static_cast<std::uint64_t>(begin) * row_bytes,
-                      static_cast<std::uint64_t>(end) * row_bytes);
-  };
+  out.drop = drop_rows({weight, scales}, n);
   return out;
 }
 
 MatrixRows SafetensorsModel::dense_rows(const CheckpointTensor& weight, FloatType type) const {
   const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1];
   MatrixRows out = rows_of(DenseMatrix{type, n, k, weight.file->bytes(*weight.tensor).data()});
-  out.drop = [weight, row_bytes = static_cast<std::uint64_t>(k) * size_of(type)](std::int64_t begin, std::int64_t end) {
-    weight.file->drop(*weight.tensor, static_cast<std::uint64_t>(begin) * row_bytes,
-                      static_cast<std::uint64_t>(end) * row_bytes);
-  };
+  out.drop = drop_rows({weight}, n);
   return out;
 }
 

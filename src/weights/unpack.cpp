@@ -8,23 +8,33 @@
 namespace outrider {
 namespace {
 
-void unpack_affine_row(const PackedMatrix& m, std::int64_t row, Unpacked& out) {
+// Code j of a row's lane in a plane of `bits` bits: word j/(32/b), bits b*p + 16e with j%(32/b) = 2p+e.
+std::uint32_t plane_code(const std::byte* words, int bits, std::int64_t lane, std::int64_t j) {
+  const std::int64_t per_word = 32 / bits;
+  const std::int64_t i = j / per_word, p = j % per_word / 2, e = j % 2;
+  std::uint32_t word;
+  std::memcpy(&word, words + (i * PackedMatrix::kPanelRows + lane) * 4, 4);
+  return word >> (bits * p + 16 * e) & ((1u << bits) - 1);
+}
+
+void unpack_coded_row(const PackedMatrix& m, std::int64_t row, Unpacked& out) {
   const std::int64_t strip = row / PackedMatrix::kStripRows;
   const std::int64_t panel = row % PackedMatrix::kStripRows / PackedMatrix::kPanelRows;
   const std::int64_t lane = row % PackedMatrix::kPanelRows;
   const auto width = static_cast<std::int64_t>(size_of(m.scale_type));
+  const bool biased = m.kind == PackedKind::affine;
+  // 3, 5 and 6 bits lie in two planes.
+  const int low_bits = m.bits == 3 ? 2 : m.bits == 5 || m.bits == 6 ? 4 : m.bits, high_bits = m.bits - low_bits;
   for (std::int64_t g = 0; g < m.groups(); ++g) {
     const std::byte* block = m.data + m.offset(strip, g, panel);
     const auto at = static_cast<std::size_t>(row * m.groups() + g);
     out.scales[at] = load_float(block + lane * width, m.scale_type);
-    out.biases[at] = load_float(block + (PackedMatrix::kPanelRows + lane) * width, m.scale_type);
-    const std::byte* words = block + 2 * PackedMatrix::kPanelRows * width;
+    if (biased) out.biases[at] = load_float(block + (PackedMatrix::kPanelRows + lane) * width, m.scale_type);
+    const std::byte* low = block + (biased ? 2 : 1) * PackedMatrix::kPanelRows * width;
+    const std::byte* high = low + m.group / (32 / low_bits) * PackedMatrix::kPanelRows * 4;
     for (std::int64_t j = 0; j < m.group; ++j) {
-      const std::int64_t per_word = 32 / m.bits;
-      const std::int64_t i = j / per_word, p = j % per_word / 2, e = j % 2;
-      std::uint32_t word;
-      std::memcpy(&word, words + (i * PackedMatrix::kPanelRows + lane) * 4, 4);
-      const std::uint32_t code = word >> (m.bits * p + 16 * e) & ((1u << m.bits) - 1);
+      std::uint32_t code = plane_code(low, low_bits, lane, j);
+      if (high_bits > 0) code |= plane_code(high, high_bits, lane, j) << low_bits;
       out.codes[static_cast<std::size_t>(row * m.k + g * m.group + j)] = static_cast<std::uint8_t>(code);
     }
   }
@@ -34,11 +44,11 @@ void unpack_affine_row(const PackedMatrix& m, std::int64_t row, Unpacked& out) {
 
 Unpacked unpack(const PackedMatrix& m) {
   Unpacked out;
-  if (m.kind == PackedKind::affine) {
+  if (m.coded()) {
     out.codes.resize(static_cast<std::size_t>(m.n * m.k));
     out.scales.resize(static_cast<std::size_t>(m.n * m.groups()));
-    out.biases.resize(out.scales.size());
-    for (std::int64_t row = 0; row < m.n; ++row) unpack_affine_row(m, row, out);
+    if (m.kind == PackedKind::affine) out.biases.resize(out.scales.size());
+    for (std::int64_t row = 0; row < m.n; ++row) unpack_coded_row(m, row, out);
     return out;
   }
   out.values.resize(static_cast<std::size_t>(m.n * m.k));
