@@ -95,19 +95,22 @@ TEST(LinearCoding, MarksGroupsThatHoldInfinityOrNan) {
 }
 
 TEST(LinearCoding, KeepsFaultBitsThatWereSetAndLayoutAndNeighbours) {
-  Random random(5);
-  const std::vector<float> x = awkward_rows(12, kWidth, random);
-  TestCodes all(12, kWidth, 64);
-  std::vector<std::uint32_t> faults(12, 8U);
-  portable().code_rows(x.data(), kWidth, kWidth, 64, {0, 12}, all.coded, faults.data());
-  for (std::int64_t r = 0; r < 12; ++r) {
-    EXPECT_EQ(faults[r], r >= 7 && r <= 9 ? 8U | kFaultNonFinite : 8U);
-    for (std::int64_t g = 0; g < 4; ++g) {
-      TestCodes one(1, 64, 64);
-      portable().code_rows(x.data() + r * kWidth + g * 64, 64, 64, 64, {0, 1}, one.coded, one.faults.data());
-      const std::int64_t at = g * 12 + r;
-      EXPECT_EQ(std::memcmp(one.coded.codes, all.coded.codes + at * 64, 128), 0);
-      EXPECT_EQ(std::memcmp(one.coded.scales, all.coded.scales + at * 2, 8), 0);
+  for (const int group : {16, 64}) {
+    Random random(5);
+    const std::vector<float> x = awkward_rows(12, kWidth, random);
+    TestCodes all(12, kWidth, group);
+    std::vector<std::uint32_t> faults(12, 8U);
+    portable().code_rows(x.data(), kWidth, kWidth, group, {0, 12}, all.coded, faults.data());
+    for (std::int64_t r = 0; r < 12; ++r) {
+      EXPECT_EQ(faults[r], r >= 7 && r <= 9 ? 8U | kFaultNonFinite : 8U);
+      for (std::int64_t g = 0; g < kWidth / group; ++g) {
+        TestCodes one(1, group, group);
+        portable().code_rows(x.data() + r * kWidth + g * group, group, group, group, {0, 1}, one.coded,
+                             one.faults.data());
+        const std::int64_t at = g * 12 + r;
+        EXPECT_EQ(std::memcmp(one.coded.codes, all.coded.codes + at * group, group * sizeof(std::int16_t)), 0);
+        EXPECT_EQ(std::memcmp(one.coded.scales, all.coded.scales + at * 2, 8), 0);
+      }
     }
   }
 }
@@ -138,7 +141,7 @@ TEST_P(LinearCodingTable, EqualsThePortableBytes) {
     x[12 * kLd + i] = i % 32 == 5 ? -0x1.fffffep-101F : 0x1p-101F;
   }
   const std::vector<std::uint32_t> before(kRows, 8U);  // bits set by an earlier layer stay
-  for (const int group : {32, 64, 128}) {
+  for (const int group : {16, 32, 64, 128}) {
     for (const Range rows : {Range{0, kRows}, Range{0, 1}, Range{3, 20}, Range{59, 60}, Range{7, 7}}) {
       TestCodes expected(kRows, kWidth, group), actual(kRows, kWidth, group);
       expected.faults = actual.faults = before;
@@ -157,11 +160,13 @@ TEST_P(LinearCodingTable, RoundsAndMultipliesAsThePortableOneForManyMagnitudes) 
     std::vector<float> x(128);
     const int exponent = static_cast<int>(random.below(220)) - 105;
     for (float& value : x) value = std::ldexp(random.signed_unit(), exponent);
-    TestCodes expected(1, 128, 128), actual(1, 128, 128);
-    portable().code_rows(x.data(), 128, 128, 128, {0, 1}, expected.coded, expected.faults.data());
-    table().code_rows(x.data(), 128, 128, 128, {0, 1}, actual.coded, actual.faults.data());
-    ASSERT_EQ(std::memcmp(actual.codes.data(), expected.codes.data(), expected.codes.size()), 0) << exponent;
-    ASSERT_EQ(std::memcmp(actual.scales.data(), expected.scales.data(), expected.scales.size()), 0) << exponent;
+    for (const int group : {16, 128}) {
+      TestCodes expected(1, 128, group), actual(1, 128, group);
+      portable().code_rows(x.data(), 128, 128, group, {0, 1}, expected.coded, expected.faults.data());
+      table().code_rows(x.data(), 128, 128, group, {0, 1}, actual.coded, actual.faults.data());
+      ASSERT_EQ(std::memcmp(actual.codes.data(), expected.codes.data(), expected.codes.size()), 0) << exponent;
+      ASSERT_EQ(std::memcmp(actual.scales.data(), expected.scales.data(), expected.scales.size()), 0) << exponent;
+    }
   }
 }
 

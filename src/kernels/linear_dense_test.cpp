@@ -9,6 +9,7 @@ using linear_test::affine_matrix;
 using linear_test::awkward_rows;
 using linear_test::bits_of;
 using linear_test::dense_matrix;
+using linear_test::e2m1_matrix;
 using linear_test::fnv1a;
 using linear_test::Random;
 using linear_test::TestMatrix;
@@ -84,7 +85,7 @@ TEST(LinearDense, HasTheRecordedBytes) {
 
 TEST(LinearUnpackRow, IsOneFusedMultiplyAddPerWeight) {
   for (const FloatType type : kTypes) {
-    for (const int bits : {4, 8}) {
+    for (const int bits : {2, 3, 4, 5, 6, 8}) {
       Random random(47);
       const std::int64_t n = 113, k = 384;
       const TestMatrix m = affine_matrix(n, k, bits, 64, type, random);
@@ -106,6 +107,26 @@ TEST(LinearUnpackRow, IsOneFusedMultiplyAddPerWeight) {
         EXPECT_GT(unfused_shows, 100);
       }
     }
+  }
+}
+
+TEST(LinearUnpackRow, IsTwiceTheE2m1ValueTimesHalfTheScale) {
+  for (const int group : {16, 32}) {
+    Random random(61);
+    const std::int64_t n = 113, k = 96;
+    const TestMatrix m = e2m1_matrix(n, k, group, random);
+    std::int64_t negative = 0;
+    for (std::int64_t row = 0; row < n; ++row) {
+      std::vector<float> y(k + 1, 7.0F);
+      portable().unpack_row(m.packed, row, y.data());
+      for (std::int64_t i = 0; i < k; ++i) {
+        const float code = m.codes[row * k + i], expected = code * m.scales[row * (k / group) + i / group];
+        ASSERT_EQ(bits_of(y[i]), bits_of(expected)) << row << " " << i;
+        negative += expected < 0 ? 1 : 0;
+      }
+      EXPECT_EQ(y[k], 7.0F);
+    }
+    EXPECT_GT(negative, 1000);
   }
 }
 
@@ -174,22 +195,22 @@ TEST_P(LinearDenseTable, DecodesEveryF16AndBf16PatternAsThePortableOne) {
   }
 }
 
-TEST_P(LinearDenseTable, UnpacksAffineRowsAsThePortableOne) {
-  for (const FloatType type : kTypes) {
-    for (const int bits : {4, 8}) {
-      for (const int group : {32, 64, 128}) {
-        Random random(59);
-        const std::int64_t n = 200, k = 3 * group;
-        const TestMatrix m = affine_matrix(n, k, bits, group, type, random);
-        for (std::int64_t row = 0; row < n; ++row) {
-          std::vector<float> expected(k + 1, 7.0F), actual(k + 1, 7.0F);
-          portable().unpack_row(m.packed, row, expected.data());
-          table().unpack_row(m.packed, row, actual.data());
-          ASSERT_EQ(std::memcmp(actual.data(), expected.data(), (k + 1) * sizeof(float)), 0) << row;
-        }
-      }
+TEST_P(LinearDenseTable, UnpacksCodedRowsOfEveryFormatAsThePortableOne) {
+  const auto compare = [&](const TestMatrix& m) {
+    const std::int64_t k = m.packed.k;
+    for (std::int64_t row = 0; row < m.packed.n; ++row) {
+      std::vector<float> expected(k + 1, 7.0F), actual(k + 1, 7.0F);
+      portable().unpack_row(m.packed, row, expected.data());
+      table().unpack_row(m.packed, row, actual.data());
+      ASSERT_EQ(std::memcmp(actual.data(), expected.data(), (k + 1) * sizeof(float)), 0)
+          << row << " of " << m.packed.bits << "/" << m.packed.group;
     }
-  }
+  };
+  Random random(59);
+  for (const FloatType type : kTypes)
+    for (const int bits : {2, 3, 4, 5, 6, 8})
+      for (const int group : {32, 64, 128}) compare(affine_matrix(200, 3 * group, bits, group, type, random));
+  for (const int group : {16, 32}) compare(e2m1_matrix(200, 3 * group, group, random));
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, LinearDenseTable, linear_test::kVectorIsas, linear_test::isa_name);

@@ -75,36 +75,65 @@ OUTRIDER_AVX2_INLINE float value_at(const std::byte* p, FloatType type) {
   return value;
 }
 
-// Eight consecutive codes of a row: one word of 4-bit codes, two of 8-bit codes.
+constexpr std::int64_t kLineBytes = 4 * PackedMatrix::kPanelRows;
+
+// Codes i..i+7 of one row, i a multiple of 8, from a plane of `Bits` bits that begins at the row's first word: code
+// 2p+e of a word lies at bits b*p + 16e.
 template <int Bits>
-OUTRIDER_AVX2_INLINE __m256i eight_codes(const std::byte* words) {
+OUTRIDER_AVX2_INLINE __m256i eight_codes(const std::byte* words, int i) {
+  const std::byte* word = words + i * Bits / 32 * kLineBytes;
   int first;
-  std::memcpy(&first, words, sizeof first);
-  if constexpr (Bits == 4) {
-    const __m256i shifts = _mm256_setr_epi32(0, 16, 4, 20, 8, 24, 12, 28);
-    return _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(first), shifts), _mm256_set1_epi32(0xF));
-  } else {
+  std::memcpy(&first, word, sizeof first);
+  __m256i lanes = _mm256_set1_epi32(first), shifts;
+  if constexpr (Bits == 8) {  // two words
     int second;
-    std::memcpy(&second, words + 4 * PackedMatrix::kPanelRows, sizeof second);
-    const __m256i shifts = _mm256_setr_epi32(0, 16, 8, 24, 0, 16, 8, 24);
-    const __m256i both = _mm256_setr_epi32(first, first, first, first, second, second, second, second);
-    return _mm256_and_si256(_mm256_srlv_epi32(both, shifts), _mm256_set1_epi32(0xFF));
+    std::memcpy(&second, word + kLineBytes, sizeof second);
+    lanes = _mm256_blend_epi32(lanes, _mm256_set1_epi32(second), 0xF0);
+    shifts = _mm256_setr_epi32(0, 16, 8, 24, 0, 16, 8, 24);
+  } else {
+    constexpr int b = Bits;
+    const int eighth = i % (32 / Bits) / 8;  // of the eights in a word
+    shifts = _mm256_add_epi32(_mm256_setr_epi32(0, 16, b, 16 + b, 2 * b, 16 + 2 * b, 3 * b, 16 + 3 * b),
+                              _mm256_set1_epi32(4 * b * eighth));
   }
+  return _mm256_and_si256(_mm256_srlv_epi32(lanes, shifts), _mm256_set1_epi32((1 << Bits) - 1));
 }
 
-template <int Bits>
+// Twice the values of eight e2m1 codes; code 8 (minus zero) gives 0.
+OUTRIDER_AVX2_INLINE __m256i doubled_e2m1(__m256i codes) {
+  const __m256i magnitudes = _mm256_permutevar8x32_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 6, 8, 12), codes);
+  const __m256i signs = _mm256_or_si256(_mm256_slli_epi32(codes, 28), _mm256_set1_epi32(1));  // bit 3 on top
+  return _mm256_sign_epi32(magnitudes, signs);
+}
+
+template <int Low, int High>
 OUTRIDER_AVX2 void unpack_affine(const PackedMatrix& w, std::int64_t strip, std::int64_t panel, std::int64_t lane,
                                  float* y) {
-  constexpr std::int64_t kPanelRows = PackedMatrix::kPanelRows;
-  constexpr std::int64_t kEightCodes = Bits / 4 * kPanelRows * 4;  // bytes of a panel's words that hold eight codes
   const std::size_t value_bytes = size_of(w.scale_type);
   for (std::int64_t g = 0; g < w.groups(); ++g, y += w.group) {
     const std::byte* block = w.data + w.offset(strip, g, panel);
     const __m256 scale = _mm256_set1_ps(value_at(block + lane * value_bytes, w.scale_type));
-    const __m256 bias = _mm256_set1_ps(value_at(block + (kPanelRows + lane) * value_bytes, w.scale_type));
-    const std::byte* words = block + 2 * kPanelRows * value_bytes + 4 * lane;
-    for (int i = 0; i < w.group; i += 8, words += kEightCodes) {
-      _mm256_storeu_ps(y + i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight_codes<Bits>(words)), scale, bias));
+    const __m256 bias = _mm256_set1_ps(value_at(block + (PackedMatrix::kPanelRows + lane) * value_bytes, w.scale_type));
+    const std::byte* low = block + w.head_bytes() + 4 * lane;
+    const std::byte* high = low + w.group * Low / 32 * kLineBytes;
+    for (int i = 0; i < w.group; i += 8) {
+      __m256i codes = eight_codes<Low>(low, i);
+      if constexpr (High != 0)
+        codes = _mm256_or_si256(codes, _mm256_slli_epi32(eight_codes < High == 0 ? 1 : High > (high, i), Low));
+      _mm256_storeu_ps(y + i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(codes), scale, bias));
+    }
+  }
+}
+
+OUTRIDER_AVX2 void unpack_e2m1(const PackedMatrix& w, std::int64_t strip, std::int64_t panel, std::int64_t lane,
+                               float* y) {
+  for (std::int64_t g = 0; g < w.groups(); ++g, y += w.group) {
+    const std::byte* block = w.data + w.offset(strip, g, panel);
+    const __m256 scale = _mm256_set1_ps(value_at(block + lane * sizeof(float), FloatType::f32));
+    const std::byte* words = block + w.head_bytes() + 4 * lane;
+    for (int i = 0; i < w.group; i += 8) {
+      const __m256i doubled = doubled_e2m1(eight_codes<4>(words, i));
+      _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_cvtepi32_ps(doubled), scale));
     }
   }
 }
@@ -134,12 +163,21 @@ void unpack_row(const PackedMatrix& w, std::int64_t row, float* y) {
   const std::int64_t strip = row / PackedMatrix::kStripRows;
   const std::int64_t panel = row % PackedMatrix::kStripRows / PackedMatrix::kPanelRows;
   const std::int64_t lane = row % PackedMatrix::kPanelRows;
-  if (w.kind == PackedKind::dense) {
-    unpack_dense(w, strip, panel, lane, y);
-  } else if (w.bits == 4) {
-    unpack_affine<4>(w, strip, panel, lane, y);
-  } else {
-    unpack_affine<8>(w, strip, panel, lane, y);
+  if (w.kind == PackedKind::dense) return unpack_dense(w, strip, panel, lane, y);
+  if (w.kind == PackedKind::e2m1) return unpack_e2m1(w, strip, panel, lane, y);
+  switch (w.bits) {
+    case 2:
+      return unpack_affine<2, 0>(w, strip, panel, lane, y);
+    case 3:
+      return unpack_affine<2, 1>(w, strip, panel, lane, y);
+    case 4:
+      return unpack_affine<4, 0>(w, strip, panel, lane, y);
+    case 5:
+      return unpack_affine<4, 1>(w, strip, panel, lane, y);
+    case 6:
+      return unpack_affine<4, 2>(w, strip, panel, lane, y);
+    default:
+      return unpack_affine<8, 0>(w, strip, panel, lane, y);
   }
 }
 
