@@ -5,7 +5,7 @@ precision (2e-3), as the largest absolute difference over the largest absolute v
 `hidden_pre_norm`. With --smollm2 MODEL (the GGUF file or its conversion): 64 greedy tokens of 8 prompts, equal up to
 the first position whose gap between the two largest reference logits is below 5e-3, and perplexity within 0.1 %.
 
-Usage: check.py PROGRAM [--smollm2 MODEL] [--only SUBSTRING] [--modes affine|all]
+Usage: check.py PROGRAM [--smollm2 MODEL] [--only SUBSTRING]
 """
 
 import argparse
@@ -108,14 +108,11 @@ def main() -> None:
     parser.add_argument("program")
     parser.add_argument("--smollm2", metavar="MODEL")
     parser.add_argument("--only", default="", help="only the cases whose name contains this")
-    parser.add_argument("--modes", choices=("affine", "all"), default="affine", help="all: also mxfp4, mxfp8, nvfp4")
     args = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as scratch:
         for file in sorted((GOLDENS / "models").glob("*/golden.safetensors")):
-            name = file.parent.name
-            floating = name in ("mlx_mxfp4", "mlx_mxfp8", "mlx_nvfp4")
-            if args.only in name and (args.modes == "all" or not floating):
+            if args.only in file.parent.name:
                 results.append(check_case(args.program, file.parent, pathlib.Path(scratch)))
     if args.smollm2:
         results.append(check_smollm2(args.program, args.smollm2))

@@ -14,15 +14,21 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 TEST(CpuDevice, EmbeddingRowsAreTheDequantizedRows) {
-  const PackedFixture table = PackedFixture::affine(300, 128, 8, 64, 1);
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < 200; ++i) ids.push_back(i * 7 % 300);
+  std::vector<PackedFixture> tables;
+  for (const int bits : {2, 3, 4, 5, 6, 8}) tables.push_back(PackedFixture::affine(300, 128, bits, 64, 1));
+  for (const int group : {16, 32}) tables.push_back(PackedFixture::e2m1(300, 128, group, 2));
+  tables.push_back(PackedFixture::dense(300, 128, 3));
   CpuDevice device(3, kernels());
-  Values out(200, 128), expected(1, 128);
-  device.embed(table.view, ids, out.tensor());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    kernel_table(Isa::portable)->unpack_row(table.view, ids[i], expected.data.data());
-    EXPECT_EQ(std::memcmp(out.row(static_cast<std::int64_t>(i)), expected.data.data(), 128 * 4), 0) << i;
+  for (const PackedFixture& table : tables) {
+    Values out(200, 128), expected(1, 128);
+    device.embed(table.view, ids, out.tensor());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      kernel_table(Isa::portable)->unpack_row(table.view, ids[i], expected.data.data());
+      EXPECT_EQ(std::memcmp(out.row(static_cast<std::int64_t>(i)), expected.data.data(), 128 * 4), 0)
+          << table.view.bits << "/" << table.view.group << " " << i;
+    }
   }
 }
 

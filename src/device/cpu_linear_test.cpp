@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::int64_t kWidth = 256;
 
-// The parts of a fused operation over the same input: two group widths, two code widths, a dense part, odd sizes.
+// The parts of a fused operation over the same input: every group width, codes of one and two planes, e2m1, a dense
+// part, odd sizes.
 struct Parts {
   std::vector<PackedFixture> weights;
   std::vector<Values> biases;
@@ -20,6 +21,9 @@ struct Parts {
     weights.push_back(PackedFixture::affine(15, kWidth, 4, 128, 3));
     weights.push_back(PackedFixture::dense(130, kWidth, 4));
     weights.push_back(PackedFixture::affine(96, kWidth, 8, 32, 5));
+    weights.push_back(PackedFixture::e2m1(113, kWidth, 16, 6));
+    weights.push_back(PackedFixture::affine(50, kWidth, 3, 64, 7));
+    weights.push_back(PackedFixture::e2m1(97, kWidth, 32, 8));
     for (std::size_t p = 0; p < weights.size(); ++p)
       biases.push_back(Values::random(1, weights[p].view.n, static_cast<std::uint32_t>(10 + p)));
   }

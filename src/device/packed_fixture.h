@@ -30,7 +30,29 @@ struct PackedFixture {
         const float bias = -scale * static_cast<float>(codes) / 2;
         std::memcpy(block + row % 16 * 4, &scale, 4);
         std::memcpy(block + 64 + row % 16 * 4, &bias, 4);
-        for (int j = 0; j < group; ++j) put_code(block + 128, row % 16, bits, j, random() % codes);
+        // 3, 5 and 6 bits are a plane of the low 2, 4 and 4 and one of the rest.
+        const int low = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits;
+        for (int j = 0; j < group; ++j) {
+          const std::uint32_t code = random() % codes;
+          put_code(block + 128, row % 16, low, j, code & ((1U << low) - 1));
+          if (low < bits) put_code(block + 128 + group * low / 32 * 64, row % 16, bits - low, j, code >> low);
+        }
+      }
+    return out;
+  }
+
+  // mxfp4 (group 32) or nvfp4 (16): all codes, halved scales about 1/32.
+  static PackedFixture e2m1(std::int64_t n, std::int64_t k, int group, std::uint32_t seed) {
+    PackedFixture out;
+    out.view = {.kind = PackedKind::e2m1, .bits = 4, .group = group, .n = n, .k = k};
+    out.allocate();
+    std::mt19937 random(seed);
+    for (std::int64_t row = 0; row < n; ++row)
+      for (std::int64_t g = 0; g < k / group; ++g) {
+        std::byte* block = out.block(row, g);
+        const float scale = (0.5F + static_cast<float>(random() % 1000) / 1000) / 32;
+        std::memcpy(block + row % 16 * 4, &scale, 4);
+        for (int j = 0; j < group; ++j) put_code(block + 64, row % 16, 4, j, random() % 16);
       }
     return out;
   }

@@ -9,8 +9,9 @@
 namespace outrider {
 namespace {
 
-// 4- and 8-bit parts of one layer mixed; per-head norms and biases; layers without RoPE; plain f32 weights.
-const char* const kModels[] = {"mlx_mixed", "qwen3_bias_head_wide", "smollm3_list", "llama_bf16"};
+// Parts of 3 to 8 bits and groups of 32 to 128 in one layer; e2m1 in groups of 16; per-head norms and biases; layers
+// without RoPE; plain bf16 weights.
+const char* const kModels[] = {"mlx_mixed", "mlx_nvfp4", "qwen3_bias_head_wide", "smollm3_list", "llama_bf16"};
 constexpr std::int64_t kVocab = 97;
 
 std::vector<std::int32_t> random_ids(std::int64_t count, std::uint32_t seed) {

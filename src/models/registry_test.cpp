@@ -296,7 +296,8 @@ TEST(Registry, ABiasTheConfigDoesNotKnowIsRefused) {
 
 // What the plan says of weights and scratch is what the model takes.
 TEST(Registry, PlannedBytesAreTheBytesTaken) {
-  for (const char* name : {"mlx_mixed", "llama_all_bias", "qwen3", "llama_f16", "mlx_b3_g64"})
+  for (const char* name :
+       {"mlx_mixed", "llama_all_bias", "qwen3", "llama_f16", "mlx_b3_g64", "mlx_mxfp4", "mlx_nvfp4", "mlx_mxfp8"})
     for (const Precision precision : {Precision::packed, Precision::f32}) {
       const std::filesystem::path path = goldens() / "models" / name;
       const std::unique_ptr<ModelSource> source = open_model_source(path);
