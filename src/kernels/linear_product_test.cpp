@@ -285,6 +285,19 @@ TEST_P(LinearProductTable, EqualsThePortableBytesForEveryWidthOfTheLastStrip) {
   }
 }
 
+// Kernels take several small groups of K at once: full takes, and one that K cuts short.
+TEST_P(LinearProductTable, EqualsThePortableBytesForManySmallGroups) {
+  for (const Format& format : all_formats()) {
+    if (format.group > 32 || (format.kind == PackedKind::affine && format.type != FloatType::bf16)) continue;
+    for (const std::int64_t groups : {8, 11}) {
+      SCOPED_TRACE(testing::Message() << format << " groups " << groups);
+      Random random(format.seed() + static_cast<std::uint64_t>(groups));
+      const TestMatrix m = format.matrix(121, groups * format.group, random);
+      check(m, awkward_rows(130, groups * format.group, random), 130);
+    }
+  }
+}
+
 TEST_P(LinearProductTable, EqualsThePortableBytesForAllEqualAndSingleGroupInputs) {
   Random random(9);
   const TestMatrix m = affine_matrix(31, 128, 4, 128, FloatType::f32, random);

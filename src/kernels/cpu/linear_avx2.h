@@ -6,8 +6,8 @@
 
 #include "kernels/cpu/linear_strip.h"
 
-#define OUTRIDER_AVX2 __attribute__((target("avx2,fma,f16c")))
-#define OUTRIDER_AVX2_INLINE __attribute__((target("avx2,fma,f16c"), always_inline)) inline
+#define OUTRIDER_AVX2 __attribute__((target("avx2,fma,f16c,prfchw")))
+#define OUTRIDER_AVX2_INLINE __attribute__((target("avx2,fma,f16c,prfchw"), always_inline)) inline
 
 namespace outrider::linear::avx2 {
 
@@ -51,13 +51,6 @@ OUTRIDER_AVX2_INLINE __m256i add_products(__m256i acc, __m256i weights, __m256i 
   __m256i sum = _mm256_add_epi32(acc, _mm256_madd_epi16(weights, pair));
   asm("" : "+x"(sum));
   return sum;
-}
-
-// t = fma(s, fma(scale, float(I), bias*float(S)), t) for eight outputs at t.
-OUTRIDER_AVX2_INLINE void add_group(__m256i sums, __m256 scale, __m256 bias, const float* s_and_sum, float* t) {
-  const __m256 inner =
-      _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sums), _mm256_mul_ps(bias, _mm256_set1_ps(s_and_sum[1])));
-  _mm256_store_ps(t, _mm256_fmadd_ps(_mm256_set1_ps(s_and_sum[0]), inner, _mm256_load_ps(t)));
 }
 
 void code_rows(const float* x, std::int64_t ldx, std::int64_t k, int group, Range rows, const CodedRows& out,

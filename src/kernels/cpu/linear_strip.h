@@ -13,6 +13,8 @@
 #define OUTRIDER_SIX(DO) OUTRIDER_FOUR(DO) DO(4) DO(5)
 #define OUTRIDER_FOUR(DO) DO(0) DO(1) DO(2) DO(3)
 #define OUTRIDER_FOUR_PAIRS(DO) DO(0) DO(1) DO(2) DO(3)
+#define OUTRIDER_SIXTEEN_PAIRS(DO) \
+  OUTRIDER_FOUR_PAIRS(DO) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14) DO(15)
 
 namespace outrider::linear {
 
