@@ -9,6 +9,8 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace outrider {
@@ -43,6 +45,30 @@ bool has_avx512_table() {
   return has_avx2_table() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+
+bool has_vnni_table() { return has_avx512_table() && __builtin_cpu_supports("avx512vnni"); }
+
+// The tiles' registers (8 KiB of every thread's state) are the process' to ask for: Linux refuses without XCR0's bits
+// or with an alternate signal stack that is too small for them. Threads started later inherit the permission.
+bool permit_tiles() {
+#ifdef __linux__
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+bool has_amx_table() {
+  static const bool has = [] {
+    constexpr unsigned kTileAndInt8 = 1U << 24 | 1U << 25;
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return has_vnni_table() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
+           (edx & kTileAndInt8) == kTileAndInt8 && permit_tiles();
+  }();
+  return has;
+}
 #endif
 
 std::string join(bool (*keep)(Isa)) {
@@ -73,6 +99,10 @@ const KernelTable* kernel_table(Isa isa) {
       return has_avx2_table() ? &avx2_table() : nullptr;
     case Isa::avx512:
       return has_avx512_table() ? &avx512_table() : nullptr;
+    case Isa::avx512_vnni:
+      return has_vnni_table() ? &avx512_vnni_table() : nullptr;
+    case Isa::amx:
+      return has_amx_table() ? &amx_table() : nullptr;
 #endif
     default:
       return nullptr;

@@ -1,4 +1,7 @@
 // Coding of inputs (numerics.md section 2): the portable table against the text, the others against the portable one.
+#ifdef __x86_64__
+#include "kernels/cpu/linear_amx.h"
+#endif
 #include "kernels/linear_test_data.h"
 
 namespace outrider {
@@ -128,7 +131,35 @@ TEST(LinearCoding, HasTheRecordedBytes) {
   EXPECT_EQ(hash, 4903173789832829143U);
 }
 
-class LinearCodingTable : public linear_test::VectorTable {};
+// The integers behind byte planes, after numerics.md section 3: G high bytes, then G low ones, each eight in the order
+// 0, 4, 1, 5, 2, 6, 3, 7.
+std::vector<std::int16_t> integers_of_planes(const std::int16_t* codes, std::int64_t all, int group) {
+  constexpr int kOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
+  std::vector<std::int16_t> integers(static_cast<std::size_t>(all));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(codes);
+  for (std::int64_t at = 0; at < all; at += group, bytes += 2 * group) {
+    for (int i = 0; i < group; ++i) {
+      integers[at + i / 8 * 8 + kOrder[i % 8]] = static_cast<std::int16_t>(bytes[i] << 8 | bytes[group + i]);
+    }
+  }
+  return integers;
+}
+
+std::vector<std::int16_t> integers_in_order(const CodedRows& x, std::int64_t k) {
+  return {x.codes, x.codes + x.rows * k};
+}
+
+class LinearCodingTable : public linear_test::VectorTable {
+ protected:
+  // The codes of a whole buffer in the order of the portable table.
+  std::vector<std::int16_t> integers(const TestCodes& x, std::int64_t k, int group) const {
+#ifdef __x86_64__
+    if (table().isa == Isa::amx && x.coded.rows > linear::amx::kIntegerRows)
+      return integers_of_planes(x.coded.codes, x.coded.rows * k, group);
+#endif
+    return integers_in_order(x.coded, k);
+  }
+};
 
 TEST_P(LinearCodingTable, EqualsThePortableBytes) {
   Random random(23);
@@ -147,7 +178,7 @@ TEST_P(LinearCodingTable, EqualsThePortableBytes) {
       expected.faults = actual.faults = before;
       portable().code_rows(x.data(), kLd, kWidth, group, rows, expected.coded, expected.faults.data());
       table().code_rows(x.data(), kLd, kWidth, group, rows, actual.coded, actual.faults.data());
-      EXPECT_EQ(std::memcmp(actual.codes.data(), expected.codes.data(), expected.codes.size()), 0) << group;
+      EXPECT_EQ(integers(actual, kWidth, group), integers_in_order(expected.coded, kWidth)) << group;
       EXPECT_EQ(std::memcmp(actual.scales.data(), expected.scales.data(), expected.scales.size()), 0) << group;
       EXPECT_EQ(actual.faults, expected.faults);
     }
@@ -156,16 +187,18 @@ TEST_P(LinearCodingTable, EqualsThePortableBytes) {
 
 TEST_P(LinearCodingTable, RoundsAndMultipliesAsThePortableOneForManyMagnitudes) {
   Random random(29);
-  for (int round = 0; round < 2000; ++round) {
-    std::vector<float> x(128);
-    const int exponent = static_cast<int>(random.below(220)) - 105;
-    for (float& value : x) value = std::ldexp(random.signed_unit(), exponent);
-    for (const int group : {16, 128}) {
-      TestCodes expected(1, 128, group), actual(1, 128, group);
-      portable().code_rows(x.data(), 128, 128, group, {0, 1}, expected.coded, expected.faults.data());
-      table().code_rows(x.data(), 128, 128, group, {0, 1}, actual.coded, actual.faults.data());
-      ASSERT_EQ(std::memcmp(actual.codes.data(), expected.codes.data(), expected.codes.size()), 0) << exponent;
-      ASSERT_EQ(std::memcmp(actual.scales.data(), expected.scales.data(), expected.scales.size()), 0) << exponent;
+  for (const std::int64_t rows : {1, 20}) {  // integers and, with AMX, byte planes
+    for (int round = 0; round < 2000 / rows; ++round) {
+      std::vector<float> x(static_cast<std::size_t>(rows * 128));
+      const int exponent = static_cast<int>(random.below(220)) - 105;
+      for (float& value : x) value = std::ldexp(random.signed_unit(), exponent);
+      for (const int group : {16, 128}) {
+        TestCodes expected(rows, 128, group), actual(rows, 128, group);
+        portable().code_rows(x.data(), 128, 128, group, {0, rows}, expected.coded, expected.faults.data());
+        table().code_rows(x.data(), 128, 128, group, {0, rows}, actual.coded, actual.faults.data());
+        ASSERT_EQ(integers(actual, 128, group), integers_in_order(expected.coded, 128)) << exponent;
+        ASSERT_EQ(std::memcmp(actual.scales.data(), expected.scales.data(), expected.scales.size()), 0) << exponent;
+      }
     }
   }
 }

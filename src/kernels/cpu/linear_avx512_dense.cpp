@@ -1,5 +1,4 @@
-// AVX-512: products of dense weights with f32 rows, one fma chain over K per output (lanes over outputs), and the
-// coding of input rows.
+// AVX-512: products of dense weights with f32 rows, one fma chain over K per output (lanes over outputs).
 #ifdef __x86_64__
 
 #include "kernels/cpu/linear_avx512.h"
@@ -125,52 +124,7 @@ StripRows strip_rows_of(FloatType type, std::int64_t panels) {
   }
 }
 
-constexpr int kInfBits = 0x7f800000;
-constexpr int kTinyBits = (127 - 100) << 23;  // 2^-100
-constexpr float kLargestCode = 32767.0F;
-
-// Codes one group; the conversion rounds half to even under the engine's MXCSR. Returns the fault bits.
-OUTRIDER_AVX512_INLINE std::uint32_t code_group(const float* x, int group, std::int16_t* codes, float* s_and_sum) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i largest = _mm512_setzero_si512();
-  for (int i = 0; i < group; i += 16) {
-    largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
-  }
-  const int bits = _mm512_reduce_max_epi32(largest);
-  if (bits >= kInfBits || bits < kTinyBits) {
-    std::memset(codes, 0, static_cast<std::size_t>(group) * sizeof *codes);
-    const std::uint32_t s = bits >= kInfBits ? 0x7fc00000U : 0U;
-    std::memcpy(s_and_sum, &s, sizeof s);
-    s_and_sum[1] = 0.0F;
-    return bits >= kInfBits ? kFaultNonFinite : 0;
-  }
-  float a;
-  std::memcpy(&a, &bits, sizeof a);
-  const __m512 factor = _mm512_set1_ps(kLargestCode / a);
-  __m512i sum = _mm512_setzero_si512();
-  for (int i = 0; i < group; i += 16) {
-    const __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), factor));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i), _mm512_cvtepi32_epi16(code));
-    sum = _mm512_add_epi32(sum, code);
-  }
-  s_and_sum[0] = a / kLargestCode;
-  s_and_sum[1] = static_cast<float>(_mm512_reduce_add_epi32(sum));
-  return 0;
-}
-
 }  // namespace
-
-OUTRIDER_AVX512 void code_rows(const float* x, std::int64_t ldx, std::int64_t k, int group, Range rows,
-                               const CodedRows& out, std::uint32_t* faults) {
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    std::uint32_t fault = 0;
-    for (std::int64_t g = 0; g < k / group; ++g) {
-      const std::int64_t at = g * out.rows + row;
-      fault |= code_group(x + row * ldx + g * group, group, out.codes + at * group, out.scales + at * 2);
-    }
-    faults[row] |= fault;
-  }
-}
 
 void dense_product(const PackedMatrix& w, Range strips, const float* x, std::int64_t ldx, Range rows, float* y,
                    std::int64_t ldy) {

@@ -11,6 +11,8 @@ const KernelTable& portable_table();
 #ifdef __x86_64__
 const KernelTable& avx2_table();
 const KernelTable& avx512_table();
+const KernelTable& avx512_vnni_table();
+const KernelTable& amx_table();
 #endif
 
 }  // namespace outrider

@@ -1,0 +1,40 @@
+// AVX-512 VNNI: products of coded rows with affine and e2m1 weights by vpdpwssd, which multiplies and adds at once.
+#ifdef __x86_64__
+
+#include "kernels/cpu/linear_vnni.h"
+
+#include "kernels/cpu/linear_avx512.h"
+#include "kernels/cpu/linear_kernels.h"
+
+#define OUTRIDER_PRODUCT __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
+#define OUTRIDER_PRODUCT_INLINE \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"), always_inline)) inline
+
+namespace outrider {
+namespace linear::vnni {
+namespace {
+
+using namespace avx512;
+
+OUTRIDER_PRODUCT_INLINE __m512i add_products(__m512i acc, __m512i weights, __m512i pair) {
+  return _mm512_dpwssd_epi32(acc, weights, pair);
+}
+
+#include "kernels/cpu/linear_avx512_product.inc"
+
+}  // namespace
+
+void product(const PackedMatrix& w, Range strips, const CodedRows& x, Range rows, float* y, std::int64_t ldy) {
+  with_format(w, [&]<class F>() { product_of_format<F>(w, strips, x, rows, y, ldy); });
+}
+
+}  // namespace linear::vnni
+
+void fill_linear_kernels_vnni(KernelTable& table) {
+  fill_linear_kernels_avx512(table);
+  table.product = linear::vnni::product;
+}
+
+}  // namespace outrider
+
+#endif  // __x86_64__
