@@ -12,8 +12,8 @@
 namespace outrider {
 namespace {
 
-// Queries that share one pass over keys: enough that decoding f16 keys is paid once for many.
-constexpr std::int64_t kTileQueries = 64;
+// Queries that share one pass over keys: what a kernel unpacks f16 keys for once (48; 64 went as 48 + 16).
+constexpr std::int64_t kTileQueries = 48;
 // Partials held at a time, in queries per thread, when chunks are spread over threads.
 constexpr std::int64_t kPartialQueries = 128;
 constexpr std::int64_t kMaxSlotsPerThread = 32;
@@ -42,7 +42,15 @@ struct Tile {
   std::int64_t chunks() const { return (position + end - begin - 1) / kChunkKeys + 1; }
 };
 
-// Partial results of one (item, chunk): m and l [queries], acc [queries][D].
+// The piece of work no thread shares: one item's view of one chunk.
+struct Unit {
+  std::int64_t item = 0;
+  std::int64_t chunk = 0;
+};
+
+constexpr Unit kNothing = {-1, 0};
+
+// Partial results of one unit: m and l [queries], acc [queries][D].
 struct Partial {
   float* m;
   float* l;
@@ -110,10 +118,12 @@ class CpuDevice::AttentionWork {
         reinterpret_cast<Partial*>(arena_.take(static_cast<std::size_t>(device_.threads()) * sizeof(Partial)));
     for (int t = 0; t < device_.threads(); ++t) partials[t] = take_partial();
     // The last tiles of a prompt see the most keys: they go first, so that threads end together.
+    const std::int64_t threads = device_.threads();
     device_.parallel(items, [&](std::int64_t index, int thread) {
-      const std::int64_t item = items - 1 - index;
-      for (std::int64_t chunk = 0; chunk < tile_of(item).chunks(); ++chunk) {
-        attend(item, chunk, partials[thread], thread);
+      const std::int64_t item = items - 1 - index, chunks = tile_of(item).chunks();
+      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const Unit next = chunk + 1 < chunks ? Unit{item, chunk + 1} : Unit{item - threads, 0};
+        attend({item, chunk}, next, partials[thread], thread);
         merge(item, chunk, partials[thread]);
       }
     });
@@ -123,9 +133,6 @@ class CpuDevice::AttentionWork {
     const std::int64_t slots = std::min(units, slots_per_thread(queries_) * device_.threads());
     Partial* partials = reinterpret_cast<Partial*>(arena_.take(static_cast<std::size_t>(slots) * sizeof(Partial)));
     for (std::int64_t s = 0; s < slots; ++s) partials[s] = take_partial();
-    struct Unit {
-      std::int64_t item, chunk;
-    };
     Unit* wave = reinterpret_cast<Unit*>(arena_.take(static_cast<std::size_t>(slots) * sizeof(Unit)));
     const std::int64_t items = tiles_ * shape_.kv_heads;
     // Units of the wave an item still waits for, and where they start in the wave.
@@ -141,8 +148,8 @@ class CpuDevice::AttentionWork {
         if (++next.chunk == tile_of(next.item).chunks()) next = {next.item + 1, 0};
       }
       device_.parallel(count, [&](std::int64_t s, int thread) {
-        const std::int64_t item = wave[s].item;
-        attend(item, wave[s].chunk, partials[s], thread);
+        const std::int64_t item = wave[s].item, ahead = s + device_.threads();
+        attend(wave[s], ahead < count ? wave[ahead] : kNothing, partials[s], thread);
         if (std::atomic_ref(waiting[item]).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
         for (std::int64_t i = first[item]; i < count && wave[i].item == item; ++i)
           merge(item, wave[i].chunk, partials[i]);
@@ -156,7 +163,15 @@ class CpuDevice::AttentionWork {
     return tile.begin + std::max<std::int64_t>(0, chunk * kChunkKeys - tile.position);
   }
 
-  void attend(std::int64_t item, std::int64_t chunk, const Partial& partial, int thread) const {
+  // Where the planes of (layer, kv head) lie in block `block` of an item's row.
+  const std::byte* plane_of(std::int64_t item, std::int64_t block) const {
+    const std::span<std::byte* const> blocks = batch_.rows[static_cast<std::size_t>(tile_of(item).row)].blocks;
+    return blocks[static_cast<std::size_t>(block)] + layout_.k_offset(layer_, kv_head_of(item));
+  }
+
+  // `next`: what this thread will likely attend to afterwards (claims go round); an item below 0 is none.
+  void attend(Unit unit, Unit next, const Partial& partial, int thread) const {
+    const auto [item, chunk] = unit;
     const Tile& tile = tile_of(item);
     const std::int64_t group = heads_per_kv(shape_), kv_head = kv_head_of(item), width = shape_.head_width;
     std::byte* lists = lists_ + static_cast<std::size_t>(thread) * list_bytes(queries_);
@@ -169,20 +184,21 @@ class CpuDevice::AttentionWork {
         q[queries] = q_.row(t) + (kv_head * group + h) * width;
         last_key[queries] = tile.position + t - tile.begin;
       }
-    const std::span<std::byte* const> blocks = batch_.rows[static_cast<std::size_t>(tile.row)].blocks;
     std::array<const std::byte*, kChunkBlocks> k_blocks{}, v_blocks{};
     const std::int64_t last_block = (tile.position + tile.end - tile.begin - 1) / kBlockKeys;
     for (std::int64_t b = 0; b < kChunkBlocks && chunk * kChunkBlocks + b <= last_block; ++b) {
-      const std::byte* block = blocks[static_cast<std::size_t>(chunk * kChunkBlocks + b)];
-      k_blocks[static_cast<std::size_t>(b)] = block + layout_.k_offset(layer_, kv_head);
-      v_blocks[static_cast<std::size_t>(b)] = block + layout_.v_offset(layer_, kv_head);
+      k_blocks[static_cast<std::size_t>(b)] = plane_of(item, chunk * kChunkBlocks + b);
+      v_blocks[static_cast<std::size_t>(b)] = k_blocks[static_cast<std::size_t>(b)] + layout_.plane_bytes();
     }
+    const std::byte* ahead = next.item < 0 ? nullptr : plane_of(next.item, next.chunk * kChunkBlocks);
     device_.kernels_.attend_chunk({.q = q,
                                    .last_key = last_key,
                                    .queries = queries,
                                    .chunk_begin = chunk * kChunkKeys,
                                    .k_blocks = k_blocks.data(),
                                    .v_blocks = v_blocks.data(),
+                                   .next_k = ahead,
+                                   .next_v = ahead == nullptr ? nullptr : ahead + layout_.plane_bytes(),
                                    .kv_type = layout_.type,
                                    .head_width = width,
                                    .m = partial.m,
@@ -264,7 +280,7 @@ std::size_t CpuDevice::attention_scratch_bytes(std::int64_t tokens, std::int64_t
       const std::int64_t q = t * heads_per_kv(shape);
       const std::int64_t units = items * ceil_div(context_tokens, kChunkKeys);
       const std::int64_t slots = std::min(units, slots_per_thread(q) * threads());
-      spread = std::max(spread, bytes_of(slots, sizeof(Partial)) + bytes_of(slots, 2 * sizeof(std::int64_t)) +
+      spread = std::max(spread, bytes_of(slots, sizeof(Partial)) + bytes_of(slots, sizeof(Unit)) +
                                     2 * bytes_of(items, sizeof(std::int64_t)) +
                                     static_cast<std::size_t>(slots) * partial_bytes(q, shape.head_width));
     }

@@ -40,14 +40,18 @@ struct AttendChunk {
   const float* const* q = nullptr;         // [queries] pointers to [D]
   const std::int64_t* last_key = nullptr;  // [queries] absolute index of the newest visible key (>= chunk_begin)
   std::int64_t queries = 0;
-  std::int64_t chunk_begin = 0;                // multiple of 512
-  const std::byte* const* k_blocks = nullptr;  // [<= 8] blocks of the chunk: [D][64] of kv_type
-  const std::byte* const* v_blocks = nullptr;  // [<= 8] blocks of the chunk: [64][D] of kv_type
-  FloatType kv_type = FloatType::f16;          // f16, or f32 under --precision f32
-  std::int64_t head_width = 0;                 // D
-  float* m = nullptr;                          // [queries] out: running maximum
-  float* l = nullptr;                          // [queries] out: sum, already reduced by the tree
-  float* acc = nullptr;                        // [queries][D] out
+  std::int64_t chunk_begin = 0;  // multiple of 512
+  // [8] blocks of the chunk, null after the last one that a query sees: k [D][64] and v [64][D] of kv_type.
+  const std::byte* const* k_blocks = nullptr;
+  const std::byte* const* v_blocks = nullptr;
+  // The block that the calling thread will likely read after this chunk, asked for ahead; null: unknown.
+  const std::byte* next_k = nullptr;
+  const std::byte* next_v = nullptr;
+  FloatType kv_type = FloatType::f16;  // f16, or f32 under --precision f32
+  std::int64_t head_width = 0;         // D
+  float* m = nullptr;                  // [queries] out: running maximum
+  float* l = nullptr;                  // [queries] out: sum, already reduced by the tree
+  float* acc = nullptr;                // [queries][D] out
 };
 
 struct KernelTable {

@@ -67,6 +67,8 @@ Partial attend(const KernelTable& table, const Scene& scene, std::int64_t chunk 
   work.chunk_begin = chunk * kChunkKeys;
   work.k_blocks = k_blocks;
   work.v_blocks = v_blocks;
+  work.next_k = k_blocks[0];  // what is asked for ahead is never read into a result
+  work.next_v = v_blocks[0];
   work.kv_type = scene.type;
   work.head_width = scene.width;
   work.m = out.m.data();
