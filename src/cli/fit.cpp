@@ -1,6 +1,7 @@
 // outrider fit MODEL: the memory contract as a table.
 #include "cli/option_values.h"
 #include "cli/verb.h"
+#include "engine/speed.h"
 
 namespace outrider {
 namespace {
@@ -23,18 +24,28 @@ class FitVerb : public Verb {
     options.planned_rows = rows_;
     options.max_rows = rows_;
     const MemoryPlan plan = plan_memory(options);
+    const std::optional<SpeedPrediction> speed = predict_speed(options, plan);
     if (global.form == OutputForm::human)
-      write_stdout(table(plan));
+      write_stdout(table(plan) + (speed ? speed_lines(*speed) : ""));
     else
-      write_json(document(plan));
+      write_json(document(plan, speed));
     return plan.fits() ? 0 : static_cast<int>(ErrorKind::memory);
   }
 
  private:
-  static nlohmann::ordered_json document(const MemoryPlan& plan) {
-    nlohmann::ordered_json parts, contexts;
+  static nlohmann::ordered_json document(const MemoryPlan& plan, const std::optional<SpeedPrediction>& speed) {
+    nlohmann::ordered_json parts, contexts, predicted;
     for (const auto& [part, bytes] : plan.parts) parts[fmt::format("{}_bytes", name_of(part))] = bytes;
     for (const auto& [rows, tokens] : plan.max_context_tokens) contexts[std::to_string(rows)] = tokens;
+    if (speed)
+      predicted = {{"decode_tokens_per_s", speed->decode_tokens_per_s},
+                   {"decode_at_context_tokens_per_s", speed->decode_at_context_tokens_per_s},
+                   {"prompt_tokens_per_s", speed->prompt_tokens_per_s},
+                   {"read_gb_per_s", speed->machine.read_gb_per_s},
+                   {"f32_gmac_per_s", speed->machine.f32_gmac_per_s},
+                   {"i16_gmac_per_s", speed->machine.i16_gmac_per_s},
+                   {"decode_share_of_limit", kDecodeShare},
+                   {"prompt_share_of_limit", kPromptShare}};
     return {{"budget_bytes", plan.budget_bytes},
             {"planned_bytes", plan.planned_bytes},
             {"fits", plan.fits()},
@@ -42,7 +53,18 @@ class FitVerb : public Verb {
             {"context_tokens", plan.context_tokens},
             {"rows", plan.rows},
             {"kv_bytes_per_token", plan.kv_bytes_per_token},
-            {"max_context_tokens", std::move(contexts)}};
+            {"max_context_tokens", std::move(contexts)},
+            {"predicted", std::move(predicted)}};
+  }
+
+  static std::string speed_lines(const SpeedPrediction& speed) {
+    return fmt::format(
+        "predicted: decode {:.1f} tokens/s at context 0, {:.1f} at {}; prompt {:.0f} tokens/s\n"
+        "  from {:.1f} GB/s read, {:.0f} G multiply-adds/s in 16 bit and {:.0f} in f32, measured now, of which decode "
+        "reaches {:.0f} % and prompts {:.0f} %\n",
+        speed.decode_tokens_per_s, speed.decode_at_context_tokens_per_s, speed.context_tokens,
+        speed.prompt_tokens_per_s, speed.machine.read_gb_per_s, speed.machine.i16_gmac_per_s,
+        speed.machine.f32_gmac_per_s, 100 * kDecodeShare, 100 * kPromptShare);
   }
 
   static std::string table(const MemoryPlan& plan) {

@@ -45,7 +45,7 @@ Program::Program() : program_("Runs language models on this machine.", "outrider
   program_.set_version_flag("--version", "outrider " OUTRIDER_VERSION);
   define_global_flags();
   for (auto make : {make_run_verb, make_chat_verb, make_convert_verb, make_models_verb, make_tokenize_verb,
-                    make_eval_verb, make_logits_verb, make_fit_verb}) {
+                    make_eval_verb, make_logits_verb, make_fit_verb, make_bench_verb}) {
     CLI::App* app = verbs_.emplace_back(make())->define(program_);
     for (CLI::App* part : subcommands(*app)) part->fallthrough()->allow_extras();
     app->fallthrough()->allow_extras();

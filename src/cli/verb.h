@@ -39,6 +39,7 @@ std::unique_ptr<Verb> make_tokenize_verb();
 std::unique_ptr<Verb> make_eval_verb();
 std::unique_ptr<Verb> make_logits_verb();
 std::unique_ptr<Verb> make_fit_verb();
+std::unique_ptr<Verb> make_bench_verb();
 
 // --- Pieces that verbs share ---
 

@@ -106,15 +106,18 @@ void check_options(const LoadOptions& o, std::int64_t model_context) {
 
 }  // namespace
 
+std::uint64_t budget_bytes(const LoadOptions& options) {
+  if (options.memory_budget_bytes > 0) return options.memory_budget_bytes;
+  return static_cast<std::uint64_t>(kBudgetShare * static_cast<double>(usable_memory_bytes()));
+}
+
 EnginePlan plan_engine(const LoadOptions& options, const ModelSource& source, const Device& device,
                        std::uint64_t text_bytes) {
   EnginePlan plan;
   plan.model = plan_model(source, options.precision);
   check_options(options, plan.model.declaration.context_tokens);
   MemoryPlan& memory = plan.memory;
-  memory.budget_bytes = options.memory_budget_bytes > 0
-                            ? options.memory_budget_bytes
-                            : static_cast<std::uint64_t>(kBudgetShare * static_cast<double>(usable_memory_bytes()));
+  memory.budget_bytes = budget_bytes(options);
   memory.kv_bytes_per_token = plan.model.declaration.kv.token_bytes();
   const Costs costs(options, source, plan.model, device, text_bytes);
   for (const int rows : {1, 4, 16}) memory.max_context_tokens[rows] = costs.largest_context(memory.budget_bytes, rows);

@@ -19,6 +19,9 @@ struct EnginePlan {
 EnginePlan plan_engine(const LoadOptions& options, const ModelSource& source, const Device& device,
                        std::uint64_t text_bytes);
 
+// The budget the options name, or a share of the memory this process may use.
+std::uint64_t budget_bytes(const LoadOptions& options);
+
 // Error (memory) with the numbers, for a plan that does not fit.
 Error over_budget(const MemoryPlan& plan);
 

@@ -64,6 +64,21 @@ LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& c) {
   return weights;
 }
 
+ModelWork llama_work(const LlamaWeights& weights) {
+  const auto work_of = [](const PackedMatrix& w) { return LinearWork{w.bytes(), w.n * w.k, w.coded()}; };
+  ModelWork work;
+  for (const LlamaLayer& layer : weights.layers) {
+    const Attention& a = layer.self_attn;
+    const SwiGlu& mlp = layer.mlp;
+    for (const Linear* linear :
+         {&a.q_proj, &a.k_proj, &a.v_proj, &a.o_proj, &mlp.gate_proj, &mlp.up_proj, &mlp.down_proj})
+      work.layers.push_back(work_of(linear->weight.view));
+    work.attention_macs += 2 * a.shape.heads * a.shape.head_width;
+  }
+  work.head = work_of(weights.lm_head ? weights.lm_head->weight.view : weights.embed_tokens.weight.view);
+  return work;
+}
+
 bool llama_drops(const LlamaConfig& config, std::string_view tensor) {
   if (tensor.ends_with(".self_attn.rotary_emb.inv_freq") || tensor == "model.rotary_emb.inv_freq") return true;
   return config.head == HeadWeight::tied && tensor.starts_with("lm_head.");

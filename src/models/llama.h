@@ -31,6 +31,8 @@ struct LlamaWeights {
 };
 
 LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& config);
+// From planned or loaded weights.
+ModelWork llama_work(const LlamaWeights& weights);
 Declaration declare_llama(const LlamaConfig& config, Precision precision);
 // Whether the family leaves this tensor of a checkpoint out on purpose.
 bool llama_drops(const LlamaConfig& config, std::string_view tensor);

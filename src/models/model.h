@@ -77,6 +77,20 @@ class Model {
   virtual void head(const Step& step, Tensor hidden, Tensor logits) = 0;
 };
 
+// What one Linear costs a step: bytes read once, multiply-adds per token. `coded`: exact 16-bit products, else f32.
+struct LinearWork {
+  std::uint64_t bytes = 0;
+  std::int64_t macs = 0;
+  bool coded = false;
+};
+
+// What the steps of a model cost, for limits and predictions.
+struct ModelWork {
+  std::vector<LinearWork> layers;  // every Linear of the layers
+  LinearWork head;
+  std::int64_t attention_macs = 0;  // per query token and key, all layers and heads: scores and values
+};
+
 // What a model will cost before any tensor is read: from headers and config alone.
 struct ModelPlan {
   Declaration declaration;
@@ -84,6 +98,7 @@ struct ModelPlan {
   std::size_t weight_bytes = 0;  // packed
   std::int64_t parameters = 0;
   std::vector<std::pair<std::string, std::size_t>> bytes_by_kind;  // "embedding", "attention", "mlp", "norm", "head"
+  ModelWork work;
 };
 
 // The registry (models.md section 5): `model_type` decides. Error (data): unknown or known-but-unsupported names with

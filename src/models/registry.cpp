@@ -103,6 +103,7 @@ Described describe(const ModelSource& source, Precision precision) {
   d.plan.weight_bytes = builder.bytes();
   d.plan.parameters = builder.parameters();
   d.plan.bytes_by_kind = builder.bytes_by_kind();
+  d.plan.work = llama_work(d.weights);
   return d;
 }
 

@@ -1,0 +1,140 @@
+#include "engine/step_bench.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/random.h"
+#include "base/worker_pool.h"
+#include "weights/local_models.h"
+
+namespace outrider {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t blocks_of(std::int64_t tokens) { return (tokens + kBlockKeys - 1) / kBlockKeys; }
+
+// KV blocks of all shapes together: shapes of equal rows and context share rows, sized for the longest.
+std::int64_t blocks_for(std::span<const StepShape> shapes) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> longest;
+  for (const StepShape& s : shapes) {
+    std::int64_t& tokens = longest[{s.rows, s.context}];
+    tokens = std::max(tokens, s.tokens);
+  }
+  std::int64_t blocks = 0;
+  for (const auto& [key, tokens] : longest) blocks += key.first * blocks_of(key.second + tokens);
+  return blocks;
+}
+
+// One block of positions for append(): f16 values of magnitude 1/4 to 1/2, both signs.
+std::vector<std::byte> random_f16(std::size_t values, std::uint32_t seed) {
+  std::vector<std::byte> bytes(values * 2);
+  std::uint64_t state = seed;
+  for (std::size_t i = 0; i < values; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth's MMIX generator
+    const auto bits = static_cast<std::uint16_t>(((state >> 48) & 0x83ffU) | 0x3400U);
+    std::memcpy(bytes.data() + 2 * i, &bits, 2);
+  }
+  return bytes;
+}
+
+KvRow filled_row(KvPool& pool, std::int64_t context) {
+  KvRow row(pool);
+  const KvLayout& kv = pool.layout();
+  const auto of_token = static_cast<std::size_t>(kv.layers * kv.kv_heads * kv.head_width);
+  const std::vector<std::byte> k = random_f16(of_token * kBlockKeys, 1), v = random_f16(of_token * kBlockKeys, 2);
+  for (std::int64_t done = 0; done < context; done += kBlockKeys) {
+    const std::int64_t tokens = std::min(kBlockKeys, context - done);
+    const std::size_t bytes = of_token * static_cast<std::size_t>(tokens) * 2;
+    row.append({k.data(), bytes}, {v.data(), bytes}, tokens);
+  }
+  return row;
+}
+
+}  // namespace
+
+StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
+  OUTRIDER_CHECK(!shapes.empty() && options.precision == Precision::packed);
+  const auto source = open_model_source(resolve_model(options.model));
+  device_ = make_cpu_device(options.threads);
+  options.max_rows = options.planned_rows = options.head_rows = 1;
+  options.prefill_step_tokens = kPromptStepTokens;
+  for (const StepShape& s : shapes) {
+    options.context_tokens = std::max(options.context_tokens, s.context + s.tokens);
+    options.max_rows = std::max(options.max_rows, s.rows);
+    options.head_rows = std::max(options.head_rows, s.head == StepShape::Head::every ? s.rows * s.tokens : s.rows);
+  }
+  plan_ = plan_engine(options, *source, *device_, 0);
+  MemoryPlan& memory = plan_.memory;
+  plan_.limits.schedule.kv_blocks = blocks_for(shapes);
+  const std::uint64_t kv =
+      static_cast<std::uint64_t>(plan_.limits.schedule.kv_blocks) * plan_.model.declaration.kv.block_bytes();
+  memory.planned_bytes += kv + kProbeBytes - memory.parts[MemoryPart::kv];
+  memory.parts[MemoryPart::kv] = kv;
+  memory.parts[MemoryPart::fixed] += kProbeBytes;
+  memory.rows = options.max_rows;
+  if (!memory.fits()) throw over_budget(memory);
+  loaded_ = load_model(*source, options.precision, *device_);
+  pool_ = std::make_unique<KvPool>(plan_.model.declaration.kv, plan_.limits.schedule.kv_blocks);
+  arena_ = std::make_unique<Arena>(loaded_->scratch_bytes(*device_, Core::step_limits(plan_.limits)));
+  probe_ = std::make_unique<MachineProbe>(*device_, kProbeBytes);
+  for (const StepShape& s : shapes) rows_of(s);
+}
+
+StepBench::Rows& StepBench::rows_of(const StepShape& shape) {
+  Rows& rows = rows_[{shape.rows, shape.context}];
+  while (static_cast<std::int64_t>(rows.size()) < shape.rows) rows.push_back(filled_row(*pool_, shape.context));
+  return rows;
+}
+
+double StepBench::seconds(const StepShape& shape) {
+  Rows& rows = rows_of(shape);
+  const std::int64_t most = shape.rows == 1 ? kPromptStepTokens : shape.tokens;
+  for (KvRow& row : rows) row.reserve(shape.tokens);  // may clear blocks: kept out of the time, as it is once in 64
+  enter_float_environment();
+  const auto begin = Clock::now();
+  for (std::int64_t done = 0; done < shape.tokens; done += most) {
+    const std::int64_t tokens = std::min(most, shape.tokens - done);
+    const std::int64_t last = done + tokens == shape.tokens ? 1 : 0;
+    step(rows, tokens, shape.context + shape.tokens, shape.head == StepShape::Head::every ? tokens : last);
+    for (KvRow& row : rows) row.advance(tokens);
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  for (KvRow& row : rows) row.truncate(shape.context);
+  return seconds;
+}
+
+// Logits of the last `picks_per_row` tokens of each row, and the largest of each.
+void StepBench::step(Rows& rows, std::int64_t tokens, std::int64_t planned_tokens, std::int64_t picks_per_row) {
+  const Declaration& model = plan_.model.declaration;
+  std::vector<std::int32_t> ids;
+  std::vector<BatchRow> batch;
+  std::vector<std::int64_t> picks;
+  for (KvRow& row : rows) {
+    const auto begin = static_cast<std::int64_t>(ids.size());
+    for (std::int64_t i = 0; i < tokens; ++i)  // 7919 is prime: neighbours embed rows far from each other
+      ids.push_back(static_cast<std::int32_t>((row.length() + i + 1) * 7919 % model.vocab));
+    batch.push_back({begin, begin + tokens, row.length(), planned_tokens, row.blocks()});
+    for (std::int64_t i = tokens - picks_per_row; i < tokens; ++i) picks.push_back(begin + i);
+  }
+  const Arena::Scope scope(*arena_);
+  std::vector<std::uint32_t> faults(ids.size(), 0);
+  std::int64_t clamps = 0;
+  const Tensor hidden = loaded_->forward({*device_, *arena_, faults.data(), &clamps}, {ids, batch});
+  if (!picks.empty()) {
+    const auto count = static_cast<std::int64_t>(picks.size());
+    const Tensor picked = arena_->tensor(count, hidden.width), logits = arena_->tensor(count, model.vocab);
+    std::vector<std::int32_t> chosen(picks.size());
+    device_->gather(hidden, picks, picked);
+    loaded_->head({*device_, *arena_, faults.data()}, picked, logits);
+    device_->argmax(logits, chosen.data(), faults.data());
+  }
+  if (std::any_of(faults.begin(), faults.end(), [](std::uint32_t fault) { return fault != 0; }))
+    throw Error(ErrorKind::data, "a value of the model's step is not finite", "try another model");
+}
+
+double StepBench::least_seconds(const StepShape& shape, const MachineLimits& limits) const {
+  return outrider::least_seconds(plan_.model.work, plan_.model.declaration.kv.token_bytes(), limits, shape);
+}
+
+}  // namespace outrider
