@@ -1,12 +1,13 @@
 # make run    set up, build, fetch SmolLM2-135M-Instruct once and answer PROMPT with it
 # make build  set up and build build/outrider
 # make test   everything the gate runs (.ci/run)
+# make bench  the table of docs/kernels.md: limits, kernels, two models, and every peer that bench/peers/setup has built
 # make soak   the long forms: fuzzing, identity schedules, ThreadSanitizer, the gcc build
 # make kernels-static  a self-contained test program of the kernels, to carry to another processor
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: run build test soak test-sanitized test-threads gcc kernels-static format clean setup
+.PHONY: run build test bench soak test-sanitized test-threads gcc kernels-static format clean setup
 
 JOBS ?= 2
 PROMPT ?= Explain in two sentences why the sky is blue.
@@ -26,6 +27,17 @@ build: setup
 
 run: build
 	@model=$$(scripts/fetch_model) && build/outrider run "$$model" "$(PROMPT)"
+
+# MiniCPM5-1B's shape with random weights is made once under the user's cache.
+BENCH_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outrider
+BENCH_MODEL := $(BENCH_CACHE)/bench/minicpm5-1b-4bit
+bench: build
+	@[ -d $(BENCH_MODEL) ] || { mkdir -p $(BENCH_CACHE)/bench && python3 bench/make_model.py $(BENCH_MODEL); }
+	@smollm2=$$(scripts/fetch_model) && build/outrider bench kernels && \
+	  for model in $(BENCH_MODEL) "$$smollm2"; do \
+	    echo "== $$model" && build/outrider bench decode prompt batch verify start --model "$$model" || exit; \
+	    if [ -n "$$(ls -d $(BENCH_CACHE)/peers/*/ready 2>/dev/null)" ]; then bench/peers/run "$$model" || exit; fi; \
+	  done
 
 # One order: cheap checks, program and unit tests, then the sanitized subset and short fuzz, then ctest's own summary.
 test: setup

@@ -1,6 +1,7 @@
 // outrider bench [SUITE...]: what this machine gives, and how near to it the engine comes.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 
 #include "cli/bench_cases.h"
@@ -79,20 +80,23 @@ class BenchVerb : public Verb {
       throw Error(ErrorKind::usage, "--peer is given, and the suite peers is not asked for");
   }
 
-  // "512,2048"; values beyond what a model takes are left out where they are defaults, and refused where they are
-  // given.
+  // "512,2048", each of [least, most] once. Defaults beyond the model are left out, given values are refused.
   static std::vector<std::int64_t> list_of(const std::string& text, std::string_view flag, std::int64_t least,
-                                           std::vector<std::int64_t> otherwise, std::int64_t most) {
+                                           std::int64_t most, std::vector<std::int64_t> otherwise) {
     if (text.empty()) {
       std::erase_if(otherwise, [&](std::int64_t value) { return value > most; });
       return otherwise;
     }
     std::vector<std::int64_t> values;
-    for (const std::int32_t value : ids_from_list(text, flag)) {
-      if (value < least || value > most)
-        throw Error(ErrorKind::usage,
-                    fmt::format("{} names {} tokens, allowed are {} to {}", flag, value, least, most));
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      std::int64_t value = 0;
+      const auto [rest, fault] = std::from_chars(text.data() + begin, text.data() + end, value);
+      if (fault != std::errc() || rest != text.data() + end || value < least || value > most)
+        throw Error(ErrorKind::usage, fmt::format("{} names \"{}\", which is no whole number from {} to {}", flag,
+                                                  text.substr(begin, end - begin), least, most));
       if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+      begin = end + 1;
     }
     return values;
   }
@@ -141,8 +145,8 @@ class BenchVerb : public Verb {
     LoadOptions options = load_options(global, model_.empty() ? kDefaultModel : model_);
     const auto source = open_model_source(resolve_model(options.model));
     const std::int64_t most = plan_model(*source, options.precision).declaration.context_tokens;
-    shapes_.contexts = list_of(contexts_, "--contexts", 0, {0, 2048, 8192}, most - 1);
-    shapes_.prompts = list_of(prompts_, "--prompts", 1, {512, 2048}, most);
+    shapes_.contexts = list_of(contexts_, "--contexts", 0, most - 1, {0, 2048, 8192});
+    shapes_.prompts = list_of(prompts_, "--prompts", 1, most, {512, 2048});
     std::vector<std::vector<ShapeCase>> cases;
     std::vector<StepShape> shapes;
     for (const std::string& suite : suites)

@@ -213,7 +213,47 @@ run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["fits"]' False
 run 0 --json fit "$model" --ctx 512 --rows 2
 json_is 'd["planned_bytes"]==sum(d["parts"].values()), d["fits"], sorted(d["parts"])' "(True, True, ['fixed_bytes', 'kv_bytes', 'scratch_bytes', 'text_bytes', 'weights_bytes'])"
 json_is 'd["max_context_tokens"]' "{'1': 2048, '4': 2048, '16': 2048}"
-run 0 fit "$model"; prints "fits"
+run 0 fit "$model"; prints "fits"; prints "predicted: decode"
+run 0 --json fit "$model" --ctx 512
+json_is 'sorted(d["predicted"])' "['decode_at_context_tokens_per_s', 'decode_share_of_limit', 'decode_tokens_per_s', 'f32_gmac_per_s', 'i16_gmac_per_s', 'prompt_share_of_limit', 'prompt_tokens_per_s', 'read_gb_per_s']"
+json_is 'all(value > 0 for value in d["predicted"].values())' True
+run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["predicted"]' None
+
+# --- bench: its form; what it measures is judged by nobody here ---
+rows_are() { checks=$((checks + 1)); printf '%s\n' "$out" | python3 -c "import json,sys; rows=[json.loads(l) for l in sys.stdin]; assert ($1), rows" 2>"$work/err.py" || failed "bench rows: $1: $(tail -c 600 "$work/err.py")"; }
+run 0 --jsonl bench decode verify --model "$model" -n 2 --contexts 0,100
+rows_are 'all(list(r) == ["suite","case","value","unit","limit","of_limit","peer","peer_value","ratio"] for r in rows)'
+rows_are '[r["case"] for r in rows if r["suite"] == "decode"] == ["decode context 0", "decode context 100", "decode context 0, over the prediction of fit"]'
+rows_are '[(r["case"], r["unit"]) for r in rows if r["suite"] == "verify"] == [("verify 1", "ms"), ("verify 2", "x"), ("verify 3", "x"), ("verify 4", "x")]'
+rows_are '[r["unit"] for r in rows if r["suite"] == "machine"] == ["GB/s", "Gmac/s", "Gmac/s", "Gmac/s"]'
+rows_are 'all(r["value"] > 0 for r in rows) and all(r["peer"] is r["ratio"] is None for r in rows)'
+rows_are 'all(abs(r["of_limit"] - (r["value"] / r["limit"] if r["unit"] == "tok/s" else r["limit"] / r["value"])) < 1e-9 for r in rows if r["limit"])'
+run 0 --json bench prompt batch --model "$model" -n 1 --prompts 7,600 -b 3 --threads 1
+json_is '[r["case"] for r in d["rows"] if r["suite"] != "machine"]' "['prompt 7', 'prompt 600', 'batch 1', 'batch 3', 'batch 3, over one row']"
+run 0 bench decode --model "$model" -n 1 -c 5; prints "decode context 5"; prints "% of"
+run 0 --jsonl bench start --model "$model" -n 1; rows_are '[(r["case"], r["unit"]) for r in rows if r["suite"] == "start"] == [("start ids 4", "ms"), ("start text", "ms")]'
+run 0 --jsonl bench start --model "$goldens/mlx_b4_g64" -n 1; rows_are '[r["case"] for r in rows if r["suite"] == "start"] == ["start ids 4"]'
+run 2 bench decod; says 'there is no suite "decod" (there are kernels, decode, prompt, batch, verify, start, peers)'; says "did you mean decode?"
+run 2 bench decode --model "$model" --contexts 2048; says '--contexts names "2048", which is no whole number from 0 to 2047'
+run 2 bench prompt --model "$model" --prompts 0; says '--prompts names "0"'
+run 2 bench prompt --model "$model" --prompts 4,5x; says '--prompts names "5x"'
+run 2 bench peers --model "$model"; says "needs at least one --peer"
+run 2 bench decode --peer true --model "$model"; says "the suite peers is not asked for"
+run 1 bench peers --peer true --model "$model"; says 'the peer "true" ended without an answer'
+run 1 bench peers --peer "echo 5" --model "$model"; says "wrote no JSON object: 5"
+run 1 bench peers --peer "echo {}" --model "$model"; says "gave no peer"
+run 1 bench peers --peer "echo '{\"error\": \"no memory\"}'" --model "$model"; says "no memory"
+run 3 bench decode --model "$work/nowhere"
+run 4 --memory-budget 100MiB bench decode --model "$model"; says "the budget is 104857600"
+run 4 --memory-budget 100MiB bench kernels; says "the suite kernels takes"
+run 0 --jsonl bench --peer "python3 $here/fake_peer.py slow 1000 $work/slow" --peer "python3 $here/fake_peer.py quick 1e-9 $work/quick" \
+  --model "$model" -n 1 -c 0,500 -p 9 -b 2
+rows_are '[r["peer"] for r in rows if r["case"] == "decode context 0"] == ["slow", "quick"] and [r["peer"] for r in rows if r["case"] == "decode context 500"] == [None]'
+rows_are '[r["ratio"] > 1 for r in rows if r["case"] in ("decode context 0", "prompt 9", "batch 2")] == [True, False] * 3'
+rows_are '[round(r["peer_value"], 6) for r in rows if r["case"] == "verify 3"] == [3, 3]'
+rows_are 'all(abs(r["ratio"] - (r["value"] / r["peer_value"] if r["unit"] == "tok/s" else r["peer_value"] / r["value"])) < 1e-9 * r["ratio"] for r in rows if r["peer"] and r["case"] != "batch 2, over one row")'
+equal "$(tail -n 1 "$work/slow") $(head -n 1 "$work/slow")" 'end [1, 1, 0, "last"]' "what the peer was asked"
+equal "$(grep -c every "$work/slow")" 3 "verify windows asked of the peer"
 
 # The read bandwidth is measured inside the plan: the process stays below it.
 stays_below_plan() {  # ARGUMENTS OF BOTH... -- ARGUMENTS OF run

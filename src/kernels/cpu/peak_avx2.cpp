@@ -14,46 +14,42 @@ namespace {
 // Twelve chains: more than latency (4) times units (2).
 #define FMA(i) "vfmadd231ps %%ymm0, %%ymm1, %%ymm" #i "\n"
 #define ZERO(i) "vpxor %%xmm" #i ", %%xmm" #i ", %%xmm" #i "\n"
-#define ZERO_ALL                                                                                                       \
-  ZERO(0)                                                                                                              \
-  ZERO(1) ZERO(2) ZERO(3) ZERO(4) ZERO(5) ZERO(6) ZERO(7) ZERO(8) ZERO(9) ZERO(10) ZERO(11) ZERO(12) ZERO(13) ZERO(14) \
-      ZERO(15)
-#define CLOBBERS                                                                                                      \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
-      "xmm14", "xmm15", "cc"
+#define ZERO_LOW ZERO(0) ZERO(1) ZERO(2) ZERO(3) ZERO(4) ZERO(5) ZERO(6) ZERO(7)
+#define ZERO_HIGH ZERO(8) ZERO(9) ZERO(10) ZERO(11) ZERO(12) ZERO(13) ZERO(14) ZERO(15)
+#define CLOBBER_LOW "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7"
+#define CLOBBER_HIGH "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc"
 
 AVX2 void run_f32(std::int64_t rounds) {
-  asm volatile(ZERO_ALL
+  asm volatile(ZERO_LOW ZERO_HIGH
                "1:\n" FMA(2) FMA(3) FMA(4) FMA(5) FMA(6) FMA(7) FMA(8) FMA(9) FMA(10) FMA(11) FMA(12) FMA(13)
                "dec %0\n"
-               "jnz 1b\n"
+               "jnz 1b\n vzeroupper\n"
                : "+r"(rounds)
                :
-               : CLOBBERS);
+               : CLOBBER_LOW, CLOBBER_HIGH);
 }
 
 // A product needs an accumulator: the multiply-add of pairs and the addition, one to one.
 #define PAIR(multiply, add, product, sum) \
   multiply " %%ymm0, %%ymm1, %%ymm" #product "\n" add " %%ymm" #product ", %%ymm" #sum ", %%ymm" #sum "\n"
-#define PAIRS(multiply, add)                                                                                  \
-  PAIR(multiply, add, 2, 10)                                                                                  \
-  PAIR(multiply, add, 3, 11) PAIR(multiply, add, 4, 12) PAIR(multiply, add, 5, 13) PAIR(multiply, add, 6, 14) \
-      PAIR(multiply, add, 7, 15) PAIR(multiply, add, 8, 10) PAIR(multiply, add, 9, 11)
+#define PAIRS_LOW(m, a) PAIR(m, a, 2, 10) PAIR(m, a, 3, 11) PAIR(m, a, 4, 12) PAIR(m, a, 5, 13)
+#define PAIRS_HIGH(m, a) PAIR(m, a, 6, 14) PAIR(m, a, 7, 15) PAIR(m, a, 8, 10) PAIR(m, a, 9, 11)
+#define PAIRS(m, a) PAIRS_LOW(m, a) PAIRS_HIGH(m, a)
 
 AVX2 void run_i16(std::int64_t rounds) {
-  asm volatile(ZERO_ALL "1:\n" PAIRS("vpmaddwd", "vpaddd") "dec %0\n"
-                                                           "jnz 1b\n"
+  asm volatile(ZERO_LOW ZERO_HIGH "1:\n" PAIRS("vpmaddwd", "vpaddd") "dec %0\n"
+                                                           "jnz 1b\n vzeroupper\n"
                : "+r"(rounds)
                :
-               : CLOBBERS);
+               : CLOBBER_LOW, CLOBBER_HIGH);
 }
 
 AVX2 void run_i8(std::int64_t rounds) {
-  asm volatile(ZERO_ALL "1:\n" PAIRS("vpmaddubsw", "vpaddw") "dec %0\n"
-                                                             "jnz 1b\n"
+  asm volatile(ZERO_LOW ZERO_HIGH "1:\n" PAIRS("vpmaddubsw", "vpaddw") "dec %0\n"
+                                                             "jnz 1b\n vzeroupper\n"
                : "+r"(rounds)
                :
-               : CLOBBERS);
+               : CLOBBER_LOW, CLOBBER_HIGH);
 }
 
 }  // namespace

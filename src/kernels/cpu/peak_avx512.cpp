@@ -14,33 +14,29 @@ namespace outrider {
 namespace {
 
 #define ZERO(i) "vpxorq %%zmm" #i ", %%zmm" #i ", %%zmm" #i "\n"
-#define ZERO_ALL                                                                                                       \
-  ZERO(0)                                                                                                              \
-  ZERO(1) ZERO(2) ZERO(3) ZERO(4) ZERO(5) ZERO(6) ZERO(7) ZERO(8) ZERO(9) ZERO(10) ZERO(11) ZERO(12) ZERO(13) ZERO(14) \
-      ZERO(15)
-#define CLOBBERS                                                                                                      \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
-      "xmm14", "xmm15", "cc"
-#define LOOP(body)                  \
-  asm volatile(ZERO_ALL "1:\n" body \
-                        "dec %0\n"  \
-                        "jnz 1b\n"  \
-               : "+r"(rounds)       \
-               :                    \
-               : CLOBBERS)
+#define ZERO_LOW ZERO(0) ZERO(1) ZERO(2) ZERO(3) ZERO(4) ZERO(5) ZERO(6) ZERO(7)
+#define ZERO_HIGH ZERO(8) ZERO(9) ZERO(10) ZERO(11) ZERO(12) ZERO(13) ZERO(14) ZERO(15)
+#define CLOBBER_LOW "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7"
+#define CLOBBER_HIGH "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc"
+#define LOOP(body)                                        \
+  asm volatile(ZERO_LOW ZERO_HIGH "1:\n" body             \
+                                  "dec %0\n"              \
+                                  "jnz 1b\n vzeroupper\n" \
+               : "+r"(rounds)                             \
+               :                                          \
+               : CLOBBER_LOW, CLOBBER_HIGH)
 
 // Twelve chains of an instruction that accumulates: more than latency (4 or 5) times units (2).
 #define ONE(instruction, i) instruction " %%zmm0, %%zmm1, %%zmm" #i "\n"
-#define CHAINS(n) \
-  ONE(n, 2)       \
-  ONE(n, 3) ONE(n, 4) ONE(n, 5) ONE(n, 6) ONE(n, 7) ONE(n, 8) ONE(n, 9) ONE(n, 10) ONE(n, 11) ONE(n, 12) ONE(n, 13)
+#define CHAINS_LOW(n) ONE(n, 2) ONE(n, 3) ONE(n, 4) ONE(n, 5) ONE(n, 6) ONE(n, 7)
+#define CHAINS_HIGH(n) ONE(n, 8) ONE(n, 9) ONE(n, 10) ONE(n, 11) ONE(n, 12) ONE(n, 13)
+#define CHAINS(n) CHAINS_LOW(n) CHAINS_HIGH(n)
 // The multiply-add of pairs and the addition to an accumulator, one to one.
 #define PAIR(multiply, add, product, sum) \
   multiply " %%zmm0, %%zmm1, %%zmm" #product "\n" add " %%zmm" #product ", %%zmm" #sum ", %%zmm" #sum "\n"
-#define PAIRS(multiply, add)                                                                                  \
-  PAIR(multiply, add, 2, 10)                                                                                  \
-  PAIR(multiply, add, 3, 11) PAIR(multiply, add, 4, 12) PAIR(multiply, add, 5, 13) PAIR(multiply, add, 6, 14) \
-      PAIR(multiply, add, 7, 15) PAIR(multiply, add, 8, 10) PAIR(multiply, add, 9, 11)
+#define PAIRS_LOW(m, a) PAIR(m, a, 2, 10) PAIR(m, a, 3, 11) PAIR(m, a, 4, 12) PAIR(m, a, 5, 13)
+#define PAIRS_HIGH(m, a) PAIR(m, a, 6, 14) PAIR(m, a, 7, 15) PAIR(m, a, 8, 10) PAIR(m, a, 9, 11)
+#define PAIRS(m, a) PAIRS_LOW(m, a) PAIRS_HIGH(m, a)
 
 AVX512 void run_f32(std::int64_t rounds) { LOOP(CHAINS("vfmadd231ps")); }
 AVX512 void run_i16(std::int64_t rounds) { LOOP(PAIRS("vpmaddwd", "vpaddd")); }
