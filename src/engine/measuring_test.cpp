@@ -70,7 +70,7 @@ TEST_F(MeasuringTest, RepeatsShortRunsAndLeavesTheFirstOut) {
 TEST_F(MeasuringTest, AStopKeepsWhatWasMeasuredAndLeavesTheRestOut) {
   int asked = 0;
   std::vector<BenchCase> cases = {rate_case("a", {1}), rate_case("b", {1})};
-  rounds_.stop = [&asked] { return ++asked > 3; };
+  rounds_.stop = [&asked] { return ++asked > 2; };
   const auto rows = measure_by_turns(cases, probe_, rounds_);
   ASSERT_EQ(rows.size(), 1U);
   EXPECT_EQ(rows[0].name, "a");
