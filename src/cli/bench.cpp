@@ -40,6 +40,7 @@ class BenchVerb : public Verb {
     add_whole(*verb, "-b,--batch-rows", shapes_.batch_rows, "rows of the suite batch (8)", {2, 256});
     add_whole(*verb, "-n,--runs", rounds_.count, "runs of each case, taken by turns; medians are printed (5)",
               {1, 1000});
+    verb->add_option("--formats", formats_, "kernels: only weight formats whose name holds this, such as \"4 bit\"");
     add_texts(*verb, "--peer", peer_commands_, "a command that runs a peer (bench/peers/README.md); may be repeated");
     return verb;
   }
@@ -125,7 +126,19 @@ class BenchVerb : public Verb {
                   "raise --memory-budget");
   }
 
+  std::vector<WeightFormat> wanted_formats() const {
+    std::vector<WeightFormat> formats = weight_formats();
+    std::string names;
+    for (const WeightFormat& format : formats) names += (names.empty() ? "" : "; ") + format.name;
+    std::erase_if(formats, [&](const WeightFormat& f) { return f.name.find(formats_) == std::string::npos; });
+    if (formats.empty())
+      throw Error(ErrorKind::usage,
+                  fmt::format("no weight format is named like \"{}\" (there are {})", formats_, names));
+    return formats;
+  }
+
   void run_kernels(const GlobalOptions& global) {
+    const std::vector<WeightFormat> formats = wanted_formats();
     LoadOptions options;
     options.memory_budget_bytes = global.memory_budget_bytes;
     check_room(options, KernelBench::bytes(global.threads) + kProbeBytes, "the suite kernels");
@@ -133,7 +146,7 @@ class BenchVerb : public Verb {
     KernelBench bench(*device);
     MachineProbe probe(*device, kProbeBytes);
     tell_machine(probe);
-    for (const WeightFormat& format : weight_formats()) {
+    for (const WeightFormat& format : formats) {
       if (interrupted() != 0) return;
       bench.load_format(format);
       report_->add(measure_by_turns(product_cases(format, bench), probe, rounds_));
@@ -225,7 +238,7 @@ class BenchVerb : public Verb {
   }
 
   std::vector<std::string> suites_, peer_commands_;
-  std::string model_, contexts_, prompts_;
+  std::string model_, contexts_, prompts_, formats_;
   BenchShapes shapes_;
   Rounds rounds_;
   std::optional<BenchReport> report_;

@@ -245,6 +245,10 @@ run 1 bench peers --peer "echo {}" --model "$model"; says "gave no peer"
 run 1 bench peers --peer "echo '{\"error\": \"no memory\"}'" --model "$model"; says "no memory"
 run 3 bench decode --model "$work/nowhere"
 run 4 --memory-budget 100MiB bench decode --model "$model"; says "the budget is 104857600"
+run 2 bench kernels --formats "9 bit"; says 'no weight format is named like "9 bit" (there are 2 bit, groups of 32;'
+run 0 --jsonl bench kernels --formats "4 bit, groups of 64" -n 1 --threads 1
+rows_are '{r["unit"] for r in rows if r["case"].startswith("product")} == {"GB/s", "Gmac/s"} and len([r for r in rows if r["case"].startswith("attention")]) == 5'
+rows_are 'all(0 < r["of_limit"] for r in rows if r["suite"] == "kernels")'
 run 4 --memory-budget 100MiB bench kernels; says "the suite kernels takes"
 run 0 --jsonl bench --peer "python3 $here/fake_peer.py slow 1000 $work/slow" --peer "python3 $here/fake_peer.py quick 1e-9 $work/quick" \
   --model "$model" -n 1 -c 0,500 -p 9 -b 2
