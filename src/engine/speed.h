@@ -27,9 +27,9 @@ inline constexpr std::int64_t kPromptStepTokens = 512;
 double least_seconds(const ModelWork& work, std::uint64_t kv_bytes_per_token, const MachineLimits& limits,
                      const StepShape& shape);
 
-// Shares of the limit that steps reach: the medians of `outrider bench decode prompt` for MiniCPM5-1B's shape, 4 bit,
-// on two AVX2 cores. `outrider bench` prints measured over predicted as `decode fit` and `prompt fit`, to see them
-// drift.
+// Shares of the limit that steps reach: what `outrider bench decode prompt` prints as "% of" for MiniCPM5-1B's shape in
+// 4 bit on two AVX2 cores. Its rows "over the prediction of fit" are measured over predicted, and show when kernels
+// have moved away from these numbers.
 inline constexpr double kDecodeShare = 0.9;
 inline constexpr double kPromptShare = 0.66;
 
