@@ -22,7 +22,8 @@ std::optional<long long> number_in(const std::filesystem::path& file) {
   return std::nullopt;
 }
 
-// The logical cpus of the affinity mask; empty where the system does not say.
+}  // namespace
+
 std::vector<int> allowed_cpus() {
   std::vector<int> cpus;
   // The kernel refuses a set smaller than its own, which has more than 1024 bits on the largest machines.
@@ -38,17 +39,20 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-}  // namespace
+std::optional<std::pair<long long, long long>> core_id(const CpuFiles& files, int cpu) {
+  const std::filesystem::path topology = files.cpus / fmt::format("cpu{}", cpu) / "topology";
+  const auto package = number_in(topology / "physical_package_id");
+  const auto core = number_in(topology / "core_id");
+  if (!package || !core) return std::nullopt;
+  return std::pair(*package, *core);
+}
 
 int physical_cores(const CpuFiles& files, std::span<const int> cpus) {
   std::set<std::pair<long long, long long>> cores;
   int unknown = 0;
   for (const int cpu : cpus) {
-    const std::filesystem::path topology = files.cpus / fmt::format("cpu{}", cpu) / "topology";
-    const auto package = number_in(topology / "physical_package_id");
-    const auto core = number_in(topology / "core_id");
-    if (package && core)
-      cores.emplace(*package, *core);
+    if (const auto id = core_id(files, cpu))
+      cores.insert(*id);
     else
       ++unknown;
   }

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/cgroup.h"
 
@@ -11,7 +14,14 @@ namespace outrider {
 struct CpuFiles {
   std::filesystem::path cpus = "/sys/devices/system/cpu";  // cpu<N>/topology/{physical_package_id,core_id}
   CgroupFiles cgroup;
+  std::filesystem::path nodes = "/sys/devices/system/node";  // online, node<N>/cpulist
 };
+
+// The logical cpus of the affinity mask, ascending; empty where the system does not say.
+std::vector<int> allowed_cpus();
+
+// (package, core) of a logical cpu; none without topology files.
+std::optional<std::pair<long long, long long>> core_id(const CpuFiles& files, int cpu);
 
 // Distinct (package, core) pairs among the logical cpus. A cpu without topology files counts as a core of its own.
 int physical_cores(const CpuFiles& files, std::span<const int> cpus);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/cgroup.h"
+#include "base/cpu_placement.h"
 #include "base/error.h"
 #include "base/failure_injection.h"
 
@@ -83,6 +84,8 @@ AlignedBuffer::AlignedBuffer(std::size_t bytes, MemoryPart part, std::size_t ali
     mapped_bytes_ = (bytes + page - 1) / page * page;
     memory = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) memory = nullptr;
+    const bool all_read = part == MemoryPart::weights || part == MemoryPart::kv;  // by every thread
+    if (memory != nullptr && all_read) spread_over_nodes(memory, mapped_bytes_);
   } else {
     memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     if (memory != nullptr) std::memset(memory, 0, bytes);

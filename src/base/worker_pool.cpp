@@ -13,8 +13,10 @@
 #include <atomic>
 #include <chrono>
 #include <climits>
+#include <cstdlib>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -113,9 +115,10 @@ struct WorkerPool::Impl {
   std::atomic<bool> running{false};
   const Task* task = nullptr;  // written only while no loop is open and every claim is reported
   std::int64_t tasks = 0;
+  std::vector<CpuSet> places;
   std::vector<std::jthread> workers;
 
-  explicit Impl(int threads) {
+  Impl(int threads, std::vector<CpuSet> cpus) : places(std::move(cpus)) {
     workers.reserve(static_cast<std::size_t>(threads - 1));
     try {
       for (int thread = 1; thread < threads; ++thread) workers.emplace_back([this, thread] { work(thread); });
@@ -161,6 +164,7 @@ struct WorkerPool::Impl {
 
   void work(int thread) noexcept {
     pthread_setname_np(pthread_self(), fmt::format("outrider-{}", thread).c_str());
+    if (!places.empty()) pin_this_thread(places[static_cast<std::size_t>(thread)]);
     set_float_environment();
     std::uint32_t seen = 0;
     while (!stop.load(std::memory_order_acquire)) {
@@ -186,9 +190,22 @@ struct WorkerPool::Impl {
   }
 };
 
-WorkerPool::WorkerPool(int threads) {
+// The tasks waited for are claimed and short: parking would cost more than they take.
+void StageGate::wait_longer() const {
+  const auto arrived = [this] { return missing_.load(std::memory_order_acquire) <= 0; };
+  while (!spin_until(arrived)) sched_yield();
+}
+
+WorkerPool::WorkerPool(int threads)
+    : WorkerPool(threads, place_threads(CpuFiles{}, allowed_cpus(), threads == 0 ? default_threads() : threads,
+                                        pinning_from(std::getenv("OUTRIDER_PIN")))) {}
+
+WorkerPool::WorkerPool(int threads, std::vector<CpuSet> places) {
   OUTRIDER_CHECK(threads >= 0, "{} threads", threads);
-  impl_ = std::make_unique<Impl>(threads == 0 ? default_threads() : threads);
+  const int count = threads == 0 ? default_threads() : threads;
+  OUTRIDER_CHECK(places.empty() || static_cast<int>(places.size()) == count, "{} places for {} threads", places.size(),
+                 count);
+  impl_ = std::make_unique<Impl>(count, std::move(places));
 }
 
 WorkerPool::~WorkerPool() = default;
