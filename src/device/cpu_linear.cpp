@@ -1,5 +1,6 @@
 // Linear operations: the input is brought into the forms its parts read (codes per distinct group width, f32 rows),
-// then all strips of all parts are one task list. A task ends its own outputs: bias, adapters, residual.
+// then all strips of all parts are one task list. Both are stages of one loop: one barrier per operation. A task ends
+// its own outputs: bias, adapters, residual.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -65,33 +66,41 @@ class CpuDevice::LinearWork {
     if (fault != 0) std::atomic_ref(faults[t]).fetch_or(fault, std::memory_order_relaxed);
   }
 
-  // Runs fill(t, columns, thread) over all tokens; with `unit` columns or multiples of it per call.
+  // Runs fill(t, columns, thread) over all tokens, in pieces of columns where tokens are few, then the products.
   template <class Fill>
-  void fill_columns(Fill&& fill) {
+  void run_by_columns(Fill&& fill) {
     std::int64_t pieces = 1;
     if (rows_ * width_ > kInlineValues)
       pieces = std::min(ceil_div(width_, kColumnUnit), ceil_div(std::int64_t{4} * device_.threads(), rows_));
-    const std::int64_t columns = ceil_div(ceil_div(width_, pieces), kColumnUnit) * kColumnUnit;
-    pieces = ceil_div(width_, columns);
-    const std::int64_t step = tokens_per_task(columns);
-    device_.parallel(ceil_div(rows_, step) * pieces, [&](std::int64_t index, int thread) {
+    run(ceil_div(ceil_div(width_, pieces), kColumnUnit) * kColumnUnit, fill);
+  }
+
+  // The same where a token cannot be split.
+  template <class Fill>
+  void run_by_rows(Fill&& fill) {
+    run(width_, fill);
+  }
+
+  // The products alone: every part reads the f32 rows.
+  void run() {
+    run_stages(0, [](std::int64_t, int) {});
+  }
+
+ private:
+  // Fills in pieces of `columns`, then multiplies.
+  template <class Fill>
+  void run(std::int64_t columns, Fill& fill) {
+    const std::int64_t pieces = ceil_div(width_, columns), step = tokens_per_task(columns);
+    run_stages(ceil_div(rows_, step) * pieces, [&](std::int64_t index, int thread) {
       const std::int64_t first = index / pieces * step, begin = index % pieces * columns;
       for (std::int64_t t = first; t < std::min(rows_, first + step); ++t)
         fill(t, Range{begin, std::min(width_, begin + columns)}, thread);
     });
   }
 
-  // The same where a token cannot be split.
+  // Stage 1: fill(index, thread) for [0, fills). Stage 2: all strips over all blocks of rows.
   template <class Fill>
-  void fill_rows(Fill&& fill) {
-    const std::int64_t step = tokens_per_task(width_);
-    device_.parallel(ceil_div(rows_, step), [&](std::int64_t index, int thread) {
-      for (std::int64_t t = index * step; t < std::min(rows_, (index + 1) * step); ++t)
-        fill(t, Range{0, width_}, thread);
-    });
-  }
-
-  void multiply() {
+  void run_stages(std::int64_t fills, Fill&& fill) {
     const std::int64_t blocks = ceil_div(rows_, kRowBlock), block_rows = ceil_div(rows_, blocks);
     std::array<std::int64_t, kMaxParts + 1> first_strip{};
     for (std::size_t p = 0; p < parts_.size(); ++p) first_strip[p + 1] = first_strip[p] + parts_[p].weight->strips();
@@ -99,8 +108,20 @@ class CpuDevice::LinearWork {
     // A handful of strips per claim where there are many: one thread then reads one longer stream.
     const std::int64_t step = std::clamp<std::int64_t>(strips / (16 * device_.threads()), 1, 8);
     const std::int64_t claims = ceil_div(strips, step);
-    device_.parallel(claims * blocks, [&](std::int64_t index, int) {
-      const std::int64_t begin = index % claims * step, first = index / claims * block_rows;
+    // A single fill is worth no wait of the others: the caller does it before they wake.
+    if (fills == 1) {
+      fill(std::int64_t{0}, 0);
+      fills = 0;
+    }
+    StageGate filled(fills);
+    device_.parallel(fills + claims * blocks, [&](std::int64_t index, int thread) {
+      if (index < fills) {
+        fill(index, thread);
+        filled.arrive();
+        return;
+      }
+      filled.wait();
+      const std::int64_t begin = (index - fills) % claims * step, first = (index - fills) / claims * block_rows;
       std::size_t p = 0;
       for (std::int64_t s = begin; s < std::min(strips, begin + step); ++s) {
         while (s >= first_strip[p + 1]) ++p;
@@ -109,7 +130,6 @@ class CpuDevice::LinearWork {
     });
   }
 
- private:
   void check_part(const LinearPart& part) {
     OUTRIDER_CHECK(part.weight != nullptr && part.weight->data != nullptr, "a part without a weight");
     const PackedMatrix& w = *part.weight;
@@ -175,10 +195,9 @@ void CpuDevice::linear(Tensor x, std::span<const LinearPart> parts, Arena& arena
   Arena::Scope scope(arena);
   LinearWork work(*this, x.rows, x.width, parts, arena);
   work.set_floats(x);
-  if (work.reads_codes())
-    work.fill_columns(
-        [&](std::int64_t t, Range columns, int) { work.code(x.row(t) + columns.begin, t, columns, faults); });
-  work.multiply();
+  if (!work.reads_codes()) return work.run();
+  work.run_by_columns(
+      [&](std::int64_t t, Range columns, int) { work.code(x.row(t) + columns.begin, t, columns, faults); });
 }
 
 void CpuDevice::norm_linear(Tensor h, const float* w, float eps, std::span<const LinearPart> parts, Arena& arena,
@@ -191,12 +210,11 @@ void CpuDevice::norm_linear(Tensor h, const float* w, float eps, std::span<const
   // Normalized rows are kept only for dense parts; else each thread reuses one.
   const Tensor x = arena.tensor(keep ? h.rows : threads(), h.width);
   if (keep) work.set_floats(x);
-  work.fill_rows([&](std::int64_t t, Range columns, int thread) {
+  work.run_by_rows([&](std::int64_t t, Range columns, int thread) {
     float* row = x.row(keep ? t : thread);
     kernels_.rms_norm(h.row(t), w, h.width, eps, row);
     if (work.reads_codes()) work.code(row, t, columns, faults);
   });
-  work.multiply();
 }
 
 void CpuDevice::swiglu_linear(Tensor gate, Tensor up, const LinearPart& part, Arena& arena, std::uint32_t* faults) {
@@ -207,12 +225,11 @@ void CpuDevice::swiglu_linear(Tensor gate, Tensor up, const LinearPart& part, Ar
   Arena::Scope scope(arena);
   LinearWork work(*this, gate.rows, gate.width, {&part, 1}, arena);
   work.set_floats(gate);
-  work.fill_columns([&](std::int64_t t, Range columns, int) {
+  work.run_by_columns([&](std::int64_t t, Range columns, int) {
     float* x = gate.row(t) + columns.begin;
     kernels_.silu_mul(x, up.row(t) + columns.begin, columns.end - columns.begin, x);
     if (work.reads_codes()) work.code(x, t, columns, faults);
   });
-  work.multiply();
 }
 
 std::size_t CpuDevice::linear_scratch_bytes(LinearOperation operation, std::int64_t tokens, std::int64_t width,
