@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <cmath>
 #include <cstring>
@@ -95,6 +96,24 @@ TEST(Engine, TellsTheFactsOfItsModel) {
   EXPECT_LT(engine->facts().step_weight_bytes, engine->facts().weight_bytes);  // untied
   EXPECT_THROW(engine->encode("x"), Error);
   EXPECT_THROW(engine->encode_chat(std::vector<ChatMessage>{{"user", "x"}}), Error);
+}
+
+double process_cpu_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
+
+TEST(Engine, BurnsNoCpuBetweenRequests) {
+  const auto engine = Engine::load(options_for("mlx_b4_g64"));
+  Request request;
+  request.ids = {1, 2, 3};
+  request.max_tokens = 4;
+  EXPECT_FALSE(answer(*engine, request).ids.empty());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // workers spin for some microseconds, then park
+  const double before = process_cpu_ms();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+  EXPECT_LT(process_cpu_ms() - before, 1.0);  // 0.1 %; one spinning worker would burn 1000
 }
 
 TEST(Engine, AllocatesWhatItPlannedAndNoMore) {
