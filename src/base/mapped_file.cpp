@@ -12,6 +12,22 @@
 #include "base/error.h"
 
 namespace outrider {
+namespace {
+
+FileIdentity identity_of(const struct stat& status) {
+  constexpr std::int64_t kNanoseconds = 1'000'000'000;
+  return {static_cast<std::uint64_t>(status.st_size), static_cast<std::uint64_t>(status.st_ino),
+          static_cast<std::int64_t>(status.st_mtim.tv_sec) * kNanoseconds + status.st_mtim.tv_nsec};
+}
+
+std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
+}  // namespace
+
+FileIdentity file_identity(const std::filesystem::path& path) {
+  struct stat status{};
+  return stat(path.c_str(), &status) == 0 ? identity_of(status) : FileIdentity{};
+}
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   // O_NONBLOCK: opening a fifo must fail below, not wait for a writer.
@@ -21,6 +37,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
                 "check the path and its permissions");
   struct stat status{};
   const bool regular = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  identity_ = identity_of(status);
   if (regular && status.st_size > 0) {
     size_ = static_cast<std::size_t>(status.st_size);
     void* memory = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
@@ -34,13 +51,17 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      identity_(other.identity_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   MappedFile moved(std::move(other));
   std::swap(path_, moved.path_);
   std::swap(data_, moved.data_);
   std::swap(size_, moved.size_);
+  std::swap(identity_, moved.identity_);
   return *this;
 }
 
@@ -50,10 +71,28 @@ MappedFile::~MappedFile() {
 
 void MappedFile::drop_pages(std::size_t offset, std::size_t length) const noexcept {
   if (data_ == nullptr || offset >= size_) return;
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t page = page_bytes();
   const std::size_t begin = offset / page * page;
   const std::size_t end = length < size_ - offset ? (offset + length) / page * page : (size_ + page - 1) / page * page;
   if (end > begin) madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+void MappedFile::prefer_large_pages() const noexcept {
+#ifdef MADV_HUGEPAGE
+  if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), size_, MADV_HUGEPAGE);
+#endif
+}
+
+void MappedFile::populate(std::size_t offset, std::size_t length) const noexcept {
+#ifdef MADV_POPULATE_READ
+  if (data_ == nullptr || offset >= size_) return;
+  const std::size_t begin = offset / page_bytes() * page_bytes();
+  const std::size_t end = length < size_ - offset ? offset + length : size_;
+  madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_POPULATE_READ);
+#else
+  (void)offset;
+  (void)length;
+#endif
 }
 
 }  // namespace outrider

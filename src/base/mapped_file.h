@@ -2,10 +2,26 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 
 namespace outrider {
+
+// What tells one state of a file from another without reading it.
+struct FileIdentity {
+  std::uint64_t bytes = 0, inode = 0;
+  std::int64_t modified_ns = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
+// Of the file `path` leads to now; all zero where there is none.
+FileIdentity file_identity(const std::filesystem::path& path);
+
+// A file and the state it was opened in.
+struct OpenedFile {
+  std::filesystem::path path;
+  FileIdentity identity;
+};
 
 // Owns the mapping. Throws Error (data) if the path is missing, not a regular file (symlinks are followed) or
 // unreadable. Reading a page of a file that was truncated meanwhile raises SIGBUS: callers that need certainty use
@@ -20,6 +36,12 @@ class MappedFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const FileIdentity& identity() const { return identity_; }  // when it was opened
+  // Asks the system to map the file in its largest pages, for files that are read over and over (a hint only).
+  void prefer_large_pages() const noexcept;
+  // Makes [offset, offset + length) resident, read from the disk where need be, in one call instead of a fault per page
+  // (a hint only: systems that lack it fault pages in as they are touched).
+  void populate(std::size_t offset, std::size_t length) const noexcept;
   // Tells the system that these pages are no longer needed here (they leave this process's resident set).
   void drop_pages(std::size_t offset, std::size_t length) const noexcept;
 
@@ -27,6 +49,7 @@ class MappedFile {
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  FileIdentity identity_;
 };
 
 }  // namespace outrider

@@ -77,5 +77,28 @@ TEST(MappedFile, ShowsTheSameBytesAfterDroppingPages) {
   EXPECT_EQ(text_of(file), content);
 }
 
+TEST(MappedFile, ShowsTheSameBytesWhateverItIsAskedToPrepare) {
+  const TestDirectory directory;
+  const std::string content(5 << 20, 'p');
+  const MappedFile file(directory.write("a", content));
+  file.prefer_large_pages();
+  constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+  for (const auto& [offset, length] : {std::pair<std::size_t, std::size_t>{0, kAll}, {4097, 1}, {content.size(), 1}})
+    file.populate(offset, length);
+  EXPECT_EQ(text_of(file), content);
+}
+
+TEST(FileIdentity, ChangesWithTheFileAndStaysWithAnOpenOne) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.write("a", "some bytes");
+  const MappedFile file(path);
+  EXPECT_EQ(file_identity(path), file.identity());
+  EXPECT_EQ(file.identity().bytes, 10u);
+  directory.write("b", "some bytes");
+  std::filesystem::rename(directory.path() / "b", path);
+  EXPECT_NE(file_identity(path), file.identity());
+  EXPECT_EQ(file_identity(directory.path() / "missing"), FileIdentity{});
+}
+
 }  // namespace
 }  // namespace outrider

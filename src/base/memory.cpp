@@ -113,6 +113,17 @@ void AlignedBuffer::swap(AlignedBuffer& other) noexcept {
   std::swap(part_, other.part_);
 }
 
+MemoryCharge::MemoryCharge(std::size_t bytes, MemoryPart part) : bytes_(bytes), part_(part) { charge(part, bytes); }
+
+MemoryCharge::~MemoryCharge() {
+  if (bytes_ > 0) release(part_, bytes_);
+}
+
+void MemoryCharge::swap(MemoryCharge& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  std::swap(part_, other.part_);
+}
+
 std::size_t process_peak_bytes() { return proc_field_bytes("/proc/self/status", "VmHWM:"); }
 
 std::size_t usable_memory_bytes() {

@@ -58,6 +58,25 @@ class AlignedBuffer {
   MemoryPart part_ = MemoryPart::fixed;
 };
 
+// A charge for bytes that no AlignedBuffer holds: the pages of a mapped file that the plan counts. Move-only.
+class MemoryCharge {
+ public:
+  MemoryCharge() = default;
+  MemoryCharge(std::size_t bytes, MemoryPart part);
+  MemoryCharge(MemoryCharge&& other) noexcept { swap(other); }
+  MemoryCharge& operator=(MemoryCharge&& other) noexcept {
+    MemoryCharge(static_cast<MemoryCharge&&>(other)).swap(*this);
+    return *this;
+  }
+  ~MemoryCharge();
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(MemoryCharge& other) noexcept;
+  std::size_t bytes_ = 0;
+  MemoryPart part_ = MemoryPart::fixed;
+};
+
 // Peak resident memory of the process (VmHWM) and physical memory this process may use (RAM or its cgroup limit).
 std::size_t process_peak_bytes();
 std::size_t usable_memory_bytes();

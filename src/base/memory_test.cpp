@@ -98,5 +98,20 @@ TEST(ProcessMemory, GrowsWithTouchedPagesAndStaysBelowTheMachines) {
   EXPECT_GE(usable_memory_bytes(), process_peak_bytes());
 }
 
+TEST(MemoryCharge, CountsUntilItIsDestroyedWhereverItMoves) {
+  const std::size_t before = memory_use(MemoryPart::weights).now_bytes;
+  const auto charged = [&] { return memory_use(MemoryPart::weights).now_bytes - before; };
+  {
+    MemoryCharge first(1000, MemoryPart::weights);
+    EXPECT_EQ(charged(), 1000u);
+    MemoryCharge second(std::move(first));
+    EXPECT_EQ(charged(), 1000u);
+    second = MemoryCharge(30, MemoryPart::weights);
+    EXPECT_EQ(charged(), 30u);
+    EXPECT_EQ(second.bytes(), 30u);
+  }
+  EXPECT_EQ(charged(), 0u);
+}
+
 }  // namespace
 }  // namespace outrider

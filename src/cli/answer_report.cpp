@@ -26,6 +26,13 @@ nlohmann::ordered_json timings_json(const Answered& answer) {
           {"predicted_ms", t.predicted_ms}, {"predicted_per_second", t.predicted_per_second}};
 }
 
+nlohmann::ordered_json load_json(const LoadTimes& load) {
+  return {{"load_ms", load.load_ms},
+          {"weights_ms", load.weights_ms},
+          {"weights", name_of(load.weights)},
+          {"text_ms", load.text_ms}};
+}
+
 nlohmann::ordered_json logprobs_json(std::span<const TokenLogprob> logprobs) {
   // At most 7 significant digits (serving.md 2.4).
   const auto rounded = [](double value) { return std::stod(fmt::format("{:.7g}", value)); };
@@ -99,6 +106,10 @@ std::string stats_table(const Engine& engine, const Answered& answer) {
   };
   row("model", fmt::format("{}, {} parameters, {}", engine.facts().architecture, engine.facts().parameters,
                            engine.facts().path));
+  const LoadTimes& load = engine.load_times();
+  row("load", fmt::format("{:.2f} ms", load.load_ms));
+  row("weights", fmt::format("{:.2f} ms, {}", load.weights_ms, name_of(load.weights)));
+  row("text, beside them", engine.facts().has_text ? fmt::format("{:.2f} ms", load.text_ms) : std::string("none"));
   row("finish", std::string(name_of(answer.last.finish)));
   row("seed", std::to_string(answer.last.seed));
   row("tokenize", fmt::format("{:.2f} ms", answer.tokenize_ms));

@@ -21,6 +21,8 @@ struct Answered {
 };
 
 nlohmann::ordered_json timings_json(const Answered& answer);
+// How the model was loaded; times in ms, the text beside the weights.
+nlohmann::ordered_json load_json(const LoadTimes& load);
 nlohmann::ordered_json logprobs_json(std::span<const TokenLogprob> logprobs);
 
 // Reads of one decode step, and what the machine can read: measured now, within the plan's unused memory, so that the

@@ -66,6 +66,10 @@ void Program::define_global_flags() {
   add_whole(program_, "--threads", options_.threads, "threads in all (physical cores)", {1, 4096});
   memory_budget_ = program_.add_option("--memory-budget", flags_.memory_budget,
                                        "bytes, or a number with MiB or GiB (75 % of memory)");
+  program_
+      .add_option("--panel-file", flags_.panel_file,
+                  "keep packed weights beside the model for the next start: auto (from 256 MiB on), always, off (auto)")
+      ->check(CLI::IsMember({"auto", "always", "off"}));
   program_.add_option("--config", flags_.config, "TOML file of flag values; its section [VERB] wins over its top");
   program_.add_flag("--json", flags_.json, "one JSON document on stdout");
   program_.add_flag("--jsonl", flags_.jsonl, "one JSON document per event on stdout");
@@ -78,6 +82,9 @@ void Program::apply_global_flags() {
           flags_.log_format == "json" ? LogFormat::json : LogFormat::text);
   if (program_.get_option("--config")->count() > 0 && flags_.config.empty())
     throw Error(ErrorKind::usage, "--config is empty", "name a TOML file, or leave it out");
+  options_.panels = flags_.panel_file == "off"      ? PanelUse::off
+                    : flags_.panel_file == "always" ? PanelUse::always
+                                                    : PanelUse::automatic;
   if (memory_budget_->count() > 0) options_.memory_budget_bytes = bytes_from(flags_.memory_budget);
   if (flags_.trust_remote_code) log(LogLevel::warning, "--trust-remote-code is ignored: no model code is ever run");
 }

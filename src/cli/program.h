@@ -34,7 +34,7 @@ class Program {
   [[noreturn]] void refuse_leftover(const std::vector<std::string>& leftover, const CLI::App& verb) const;
 
   struct GlobalFlags {
-    std::string log_level = "warning", log_format = "text", memory_budget, config;
+    std::string log_level = "warning", log_format = "text", memory_budget, panel_file = "auto", config;
     bool json = false, jsonl = false, trust_remote_code = false;
   };
   CLI::App program_;

@@ -98,7 +98,7 @@ class RunVerb : public Verb {
   void report(const GlobalOptions& global, const Engine& engine) const {
     // The peak before the bandwidth buffer exists: the answer's own.
     const std::uint64_t peak_bytes = process_peak_bytes();
-    if (global.form != OutputForm::human) write_json(document(global));
+    if (global.form != OutputForm::human) write_json(document(global, engine));
     if (stats_) std::fputs(stats_table(engine, answer_).c_str(), stderr);
     if (global.quiet || (global.form != OutputForm::human && !stats_)) return;
     // An interrupted user does not wait for a measurement.
@@ -107,7 +107,7 @@ class RunVerb : public Verb {
                  interrupted() != 0 ? " (partial: interrupted)" : "");
   }
 
-  nlohmann::ordered_json document(const GlobalOptions& global) const {
+  nlohmann::ordered_json document(const GlobalOptions& global, const Engine& engine) const {
     const Event& last = answer_.last;
     nlohmann::ordered_json out;
     if (global.form == OutputForm::jsonl) out["event"] = "finished";
@@ -119,6 +119,7 @@ class RunVerb : public Verb {
     out["completion_tokens"] = last.usage.completion_tokens;
     out["cached_tokens"] = last.usage.cached_tokens;
     out["seed"] = last.seed;
+    out["load"] = load_json(engine.load_times());
     out["timings"] = timings_json(answer_);
     if (interrupted() != 0) out["partial"] = true;
     if (flags_.wants_logprobs()) out["logprobs"] = logprobs_json(answer_.logprobs);

@@ -27,6 +27,8 @@ LoadOptions load_options(const GlobalOptions& global, const std::string& model) 
   options.model = required_model(model);
   options.threads = global.threads;
   options.memory_budget_bytes = global.memory_budget_bytes;
+  options.panels = global.panels;
+  options.interrupted = [] { return interrupted() != 0; };
   return options;
 }
 

@@ -18,6 +18,7 @@ struct GlobalOptions {
   bool quiet = false;
   int threads = 0;
   std::uint64_t memory_budget_bytes = 0;
+  PanelUse panels = PanelUse::automatic;
 
   Progress::Wanted progress() const { return quiet ? Progress::Wanted::no : Progress::Wanted::yes; }
 };

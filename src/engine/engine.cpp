@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -12,9 +13,15 @@
 #include "engine/plan.h"
 #include "engine/sampler.h"
 #include "weights/config.h"
+#include "weights/panel_source.h"
 
 namespace outrider {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+double ms_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
 
 // All a model says about text, with what is gathered from its vocabulary once. Stays where it is: chat borrows text.
 struct TextSide {
@@ -35,20 +42,25 @@ class TextLoading {
  public:
   TextLoading(const std::filesystem::path& model, TextSide& side)
       : thread_([this, model, &side] {
+          const auto begin = Clock::now();
           try {
             side.load(model);
+            if (side.text) ms_ = ms_since(begin);
           } catch (...) {
             failure_ = std::current_exception();
           }
         }) {}
-  void finish() {
+  // Milliseconds it took; 0: no text.
+  double finish() {
     thread_.join();
     if (failure_) std::rethrow_exception(failure_);
+    return ms_;
   }
 
  private:
+  double ms_ = 0;
   std::exception_ptr failure_;
-  std::jthread thread_;  // last: it writes the other
+  std::jthread thread_;  // last: it writes the others
 };
 
 std::vector<std::int32_t> end_tokens_of(const ModelSource& source, const std::optional<ModelText>& text,
@@ -79,13 +91,19 @@ std::string_view name_of(FinishReason reason) {
   OUTRIDER_CHECK(false, "finish reason {}", static_cast<int>(reason));
 }
 
+std::string_view name_of(LoadTimes::Weights weights) {
+  return weights == LoadTimes::Weights::mapped ? "mapped" : "packed";
+}
+
 struct Engine::Impl {
   ModelFacts facts;
   MemoryPlan plan;
+  LoadTimes times;
   TextSide side;
   std::unique_ptr<Device> device;
   std::unique_ptr<Model> model;
-  std::unique_ptr<Core> core;  // borrows all of the above
+  std::unique_ptr<Core> core;                 // borrows all of the above
+  std::optional<PanelWriting> panel_writing;  // borrows the weights of the model
 };
 
 namespace {
@@ -118,9 +136,10 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   const auto tell = [&](std::string_view stage, double fraction) {
     if (options.progress) options.progress(stage, fraction);
   };
+  const auto begin = Clock::now();
   tell("open", 0);
   const auto path = resolve_model(options.model);
-  const auto source = open_model_source(path);
+  const auto source = open_panel_source(path, options.precision == Precision::packed ? options.panels : PanelUse::off);
   auto impl = std::make_unique<Impl>();
   impl->device = make_cpu_device(options.threads);
   EnginePlan plan = plan_engine(options, *source, *impl->device, estimated_text_bytes(path));
@@ -128,8 +147,11 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
 
   tell("load", 0.1);
   TextLoading text_loading(path, impl->side);
+  const auto weights_begin = Clock::now();
   impl->model = load_model(*source, options.precision, *impl->device);
-  text_loading.finish();
+  impl->times.weights_ms = ms_since(weights_begin);
+  impl->times.weights = source->all_from_file() ? LoadTimes::Weights::mapped : LoadTimes::Weights::packed;
+  impl->times.text_ms = text_loading.finish();
   const std::optional<ModelText>& text = impl->side.text;
   // The estimate of the text gives way to its measure; the context that was planned stays.
   plan.memory.planned_bytes -= plan.memory.parts[MemoryPart::text];
@@ -146,6 +168,8 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
       std::make_unique<Core>(CoreParts{impl->model.get(), impl->device.get(), text ? &text->tokenizer : nullptr,
                                        make_sampler(impl->side, vocab), impl->facts.end_tokens},
                              plan.limits);
+  if (auto job = source->job()) impl->panel_writing.emplace(std::move(*job), options.interrupted);
+  impl->times.load_ms = ms_since(begin);
   tell("ready", 1);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -155,6 +179,7 @@ Engine::~Engine() = default;
 
 const ModelFacts& Engine::facts() const { return impl_->facts; }
 const MemoryPlan& Engine::plan() const { return impl_->plan; }
+const LoadTimes& Engine::load_times() const { return impl_->times; }
 
 std::vector<std::int32_t> Engine::encode(std::string_view text) const {
   if (!impl_->side.text) throw no_tokenizer(impl_->facts.path);

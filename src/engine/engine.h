@@ -37,6 +37,9 @@ struct LoadOptions {
   std::int64_t prefill_step_tokens = 512;  // most prompt tokens of one step
   std::int64_t prompt_rows = 8;            // prompts that share them by turns
   std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
+  PanelUse panels = PanelUse::automatic;
+  // Asked while the engine ends and a panel file is still being written: true gives it up. May be empty.
+  std::function<bool()> interrupted;
 };
 
 // The memory contract (serving.md 5.1), computed from headers alone; text is measured after load, estimated before.
@@ -142,6 +145,15 @@ struct ModelFacts {
   SamplingParams default_sampling;  // generation_config.json over the built-in values
 };
 
+// How long the parts of load() took. The text loads beside the weights, so the two do not add up.
+struct LoadTimes {
+  double load_ms = 0;                                                              // all of it
+  double weights_ms = 0;                                                           // packing or mapping
+  double text_ms = 0;                                                              // 0: no text
+  enum class Weights : std::uint8_t { packed, mapped } weights = Weights::packed;  // mapped: from the panel file
+};
+std::string_view name_of(LoadTimes::Weights weights);
+
 class Engine {
  public:
   static std::unique_ptr<Engine> load(const LoadOptions& options);
@@ -149,6 +161,7 @@ class Engine {
 
   const ModelFacts& facts() const;
   const MemoryPlan& plan() const;
+  const LoadTimes& load_times() const;
 
   // Text side; Error (data) when the model has no tokenizer, Error (usage) when it has no chat template.
   std::vector<std::int32_t> encode(std::string_view text) const;

@@ -53,7 +53,7 @@ PackedWeight ModuleBuilder::matrix(std::string_view kind, const std::string& pat
     weight = loads_->load_matrix(path, n, k, precision_);
     OUTRIDER_CHECK(weight.view.n == n && weight.view.k == k, "{} loaded as [{}, {}]", path, weight.view.n,
                    weight.view.k);
-    count(kind, weight.storage.size(), n * k);
+    count(kind, weight.view.bytes(), n * k);
     return weight;
   }
   if (!present(path + ".weight")) return weight;

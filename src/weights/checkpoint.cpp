@@ -152,9 +152,9 @@ const CheckpointTensor* Checkpoint::find(std::string_view canonical) const {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
-std::vector<fs::path> Checkpoint::files() const {
-  std::vector<fs::path> out;
-  for (const auto& file : files_) out.push_back(file->path());
+std::vector<OpenedFile> Checkpoint::files() const {
+  std::vector<OpenedFile> out;
+  for (const auto& file : files_) out.push_back({file->path(), file->identity()});
   return out;
 }
 

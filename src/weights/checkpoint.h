@@ -35,7 +35,7 @@ class Checkpoint {
   // Metadata of all files together (a key with two values: the first file's).
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   std::uint64_t tensor_bytes() const { return tensor_bytes_; }
-  std::vector<std::filesystem::path> files() const;
+  std::vector<OpenedFile> files() const;            // in name order
   std::size_t dropped() const { return dropped_; }  // tensors of vision towers
 
  private:

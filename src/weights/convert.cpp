@@ -71,12 +71,12 @@ void check_cancelled(const ConvertOptions& options) {
 }
 
 // SHA-256 over the weight files in name order.
-std::string hash_of(const std::vector<fs::path>& files, const ConvertOptions& options) {
+std::string hash_of(const std::vector<OpenedFile>& files, const ConvertOptions& options) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
   OUTRIDER_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
   constexpr std::size_t kPiece = 16 << 20;
-  for (const fs::path& path : files) {
-    const MappedFile file(path);
+  for (const OpenedFile& opened : files) {
+    const MappedFile file(opened.path);
     const auto bytes = file.bytes();
     for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
       check_cancelled(options);
@@ -292,7 +292,7 @@ ConvertResult convert(const fs::path& source_path, const fs::path& target_path, 
   Run run(*source, decisions, options,
           {{"format", "mlx"},
            {"outrider.layout", "mlx"},
-           {"outrider.source_sha256", hash_of(source->weight_paths(), options)}});
+           {"outrider.source_sha256", hash_of(source->weight_files(), options)}});
   run.write_weights(temporary.path());
   write_texts(*source, decisions, options, temporary.path());
   check_cancelled(options);

@@ -71,7 +71,7 @@ class GgufFile {
   explicit GgufFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return files_.front().path(); }
-  std::vector<std::filesystem::path> paths() const;
+  std::vector<OpenedFile> files() const;  // in the order of the split
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // of all files, sorted by name
   const GgufTensor* find(std::string_view name) const;

@@ -83,9 +83,9 @@ GgufFile::GgufFile(const fs::path& path) {
                      fmt::format("split.tensors.count is {}, the parts hold {}", *total, tensors_.size()));
 }
 
-std::vector<fs::path> GgufFile::paths() const {
-  std::vector<fs::path> out;
-  for (const MappedFile& file : files_) out.push_back(file.path());
+std::vector<OpenedFile> GgufFile::files() const {
+  std::vector<OpenedFile> out;
+  for (const MappedFile& file : files_) out.push_back({file.path(), file.identity()});
   return out;
 }
 

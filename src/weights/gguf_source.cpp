@@ -31,7 +31,7 @@ class GgufSource final : public StoredModel {
       out.push_back({name, {found.tensor->dims.rbegin(), found.tensor->dims.rend()}});
     return out;
   }
-  std::vector<fs::path> weight_paths() const override { return file_.paths(); }
+  std::vector<OpenedFile> weight_files() const override { return file_.files(); }
   MatrixRows rows(std::string_view path, std::int64_t k) const override;
   Values values(std::string_view name) const override;
 

@@ -109,6 +109,7 @@ fs::path huggingface_cache() {
 }
 
 fs::path outrider_cache() { return user_cache() / "outrider" / "models"; }
+fs::path panel_cache() { return user_cache() / "outrider" / "panels"; }
 
 std::vector<LocalModel> list_local_models() {
   std::vector<LocalModel> out;

@@ -20,6 +20,10 @@ std::filesystem::path huggingface_cache();
 // ${XDG_CACHE_HOME:-~/.cache}/outrider/models; an Error without HOME and XDG_CACHE_HOME, as above and below.
 std::filesystem::path outrider_cache();
 
+// ${XDG_CACHE_HOME:-~/.cache}/outrider/panels: panel files of models whose own directory does not take them. Whatever
+// lies there may be removed at any time.
+std::filesystem::path panel_cache();
+
 // Every usable model (a config.json with weights, or a .gguf file), sorted by name. Reads directories only; what cannot
 // be read is left out. A Hugging Face model is the snapshot that refs/main names.
 std::vector<LocalModel> list_local_models();

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/memory.h"
 #include "kernels/packed_matrix.h"
 
@@ -21,10 +22,17 @@ namespace outrider {
 // `f32`: everything dequantized to f32 dense panels: the reference path of `--precision f32`.
 enum class Precision { packed, f32 };
 
-// An owned packed matrix; `view.data` points into `storage`.
+// Whether the packed weights of a model are kept in a file of their own (weights/panel_file.h). `automatic` writes one
+// for models large enough to gain by it, `always` for all; both use a current one.
+enum class PanelUse : std::uint8_t { automatic, always, off };
+
+// An owned packed matrix; `view.data` points into `storage`, or into `mapping`, the panel file it shares with the other
+// weights. Both kinds are charged to MemoryPart::weights.
 struct PackedWeight {
   PackedMatrix view;
   AlignedBuffer storage;
+  std::shared_ptr<const MappedFile> mapping;
+  MemoryCharge charge;  // of the mapped bytes
 };
 
 // What the headers say of one weight matrix [n, k] ("model.layers.0.mlp.gate_proj").

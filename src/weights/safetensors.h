@@ -59,6 +59,7 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }
+  const FileIdentity& identity() const { return file_.identity(); }
   const SafetensorsHeader& header() const { return header_; }
   const StoredTensor* find(std::string_view name) const;
   // The bytes of a tensor of this file. Throws Error (data) if the file has become shorter since it was opened (rule

@@ -91,7 +91,7 @@ class SafetensorsModel final : public StoredModel {
     for (const auto& [name, found] : checkpoint_.tensors()) out.push_back({name, found.tensor->shape});
     return out;
   }
-  std::vector<fs::path> weight_paths() const override { return checkpoint_.files(); }
+  std::vector<OpenedFile> weight_files() const override { return checkpoint_.files(); }
   MatrixRows rows(std::string_view path, std::int64_t k) const override;
   Values values(std::string_view tensor) const override;
 

@@ -43,8 +43,8 @@ class StoredModel : public ModelSource {
     std::vector<std::int64_t> shape;
   };
   virtual std::vector<NamedShape> tensors() const = 0;
-  // The files the tensors come from, in name order.
-  virtual std::vector<std::filesystem::path> weight_paths() const = 0;
+  // The files the tensors come from, in name order, as they were when they were opened.
+  virtual std::vector<OpenedFile> weight_files() const = 0;
 
  protected:
   StoredModel(std::filesystem::path path) : path_(std::move(path)) {}
