@@ -83,15 +83,16 @@ void MappedFile::prefer_large_pages() const noexcept {
 #endif
 }
 
-void MappedFile::populate(std::size_t offset, std::size_t length) const noexcept {
+bool MappedFile::populate(std::size_t offset, std::size_t length) const noexcept {
+  if (data_ == nullptr || offset >= size_) return true;
 #ifdef MADV_POPULATE_READ
-  if (data_ == nullptr || offset >= size_) return;
   const std::size_t begin = offset / page_bytes() * page_bytes();
   const std::size_t end = length < size_ - offset ? offset + length : size_;
-  madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_POPULATE_READ);
+  // EINVAL: a system older than the call. What else fails is the reading.
+  return madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_POPULATE_READ) == 0 || errno == EINVAL;
 #else
-  (void)offset;
   (void)length;
+  return true;
 #endif
 }
 

@@ -39,9 +39,10 @@ class MappedFile {
   const FileIdentity& identity() const { return identity_; }  // when it was opened
   // Asks the system to map the file in its largest pages, for files that are read over and over (a hint only).
   void prefer_large_pages() const noexcept;
-  // Makes [offset, offset + length) resident, read from the disk where need be, in one call instead of a fault per page
-  // (a hint only: systems that lack it fault pages in as they are touched).
-  void populate(std::size_t offset, std::size_t length) const noexcept;
+  // Makes [offset, offset + length) resident, read from the disk where need be, in one call instead of a fault per
+  // page. False: some of it cannot be read any more, and touching it would raise SIGBUS. Systems that lack the call
+  // answer true and fault pages in as they are touched.
+  bool populate(std::size_t offset, std::size_t length) const noexcept;
   // Tells the system that these pages are no longer needed here (they leave this process's resident set).
   void drop_pages(std::size_t offset, std::size_t length) const noexcept;
 

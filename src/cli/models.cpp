@@ -5,6 +5,7 @@
 
 #include "cli/verb.h"
 #include "weights/local_models.h"
+#include "weights/panel_source.h"
 
 namespace outrider {
 namespace {
@@ -54,7 +55,7 @@ class ModelsVerb : public Verb {
 
   int info(const GlobalOptions& global) const {
     const auto path = resolve_model(required_model(model_));
-    const auto source = open_model_source(path);
+    const auto source = open_panel_source(path, PanelUse::automatic);
     const ModelPlan plan = plan_model(*source, Precision::packed);
     if (global.form == OutputForm::human)
       write_stdout(info_table(path, *source, plan));
@@ -63,7 +64,7 @@ class ModelsVerb : public Verb {
     return 0;
   }
 
-  static nlohmann::ordered_json info_document(const std::filesystem::path& path, const ModelSource& source,
+  static nlohmann::ordered_json info_document(const std::filesystem::path& path, const PanelSource& source,
                                               const ModelPlan& plan) {
     const Declaration& model = plan.declaration;
     nlohmann::ordered_json bytes;
@@ -76,12 +77,14 @@ class ModelsVerb : public Verb {
             {"path", path.string()},
             {"stored_bytes", source.stored_bytes()},
             {"packed_bytes", plan.weight_bytes},
+            {"panel_file", source.file() != nullptr ? nlohmann::ordered_json(source.file()->path().string())
+                                                    : nlohmann::ordered_json()},
             {"layers", model.layers},
             {"width", model.width},
             {"vocab", model.vocab}};
   }
 
-  static std::string info_table(const std::filesystem::path& path, const ModelSource& source, const ModelPlan& plan) {
+  static std::string info_table(const std::filesystem::path& path, const PanelSource& source, const ModelPlan& plan) {
     const Declaration& model = plan.declaration;
     std::string out;
     const auto row = [&](std::string_view name, const std::string& value) {
@@ -95,6 +98,7 @@ class ModelsVerb : public Verb {
       row(kind, fmt::format("{} bytes ({})", count, human_bytes(count)));
     row("packed", fmt::format("{} bytes ({}), {} stored", plan.weight_bytes, human_bytes(plan.weight_bytes),
                               source.stored_bytes()));
+    row("panel file", source.file() != nullptr ? source.file()->path().string() : std::string("none"));
     row("context", fmt::format("{} tokens", model.context_tokens));
     row("KV per token", fmt::format("{} bytes", model.kv.token_bytes()));
     return out;

@@ -104,7 +104,9 @@ TEST_P(PanelStart, PlansAndChargesMappedWeightsAsPackedOnes) {
   EXPECT_EQ(memory_use(MemoryPart::weights).peak_bytes - before, packed.parts.at(MemoryPart::weights));
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, PanelStart, testing::Values("mlx_b4_g64", "mlx_mixed", "llama_gqa_4"),
+INSTANTIATE_TEST_SUITE_P(Goldens, PanelStart,
+                         testing::Values("mlx_b4_g64", "mlx_mixed", "mlx_b4_g32_bias", "llama_gqa_4", "llama_sharded",
+                                         "llama_tied_by_absence", "llama_stray_tensors"),
                          [](const auto& model) { return std::string(model.param); });
 
 }  // namespace

@@ -212,9 +212,8 @@ bool PanelFile::piece_is_intact(std::int64_t piece) const {
   const std::uint64_t number = first_piece(index_.data_begin) + static_cast<std::uint64_t>(piece);
   const std::uint64_t begin = std::max<std::uint64_t>(number * kPanelPieceBytes, index_.data_begin);
   const std::uint64_t end = std::min<std::uint64_t>((number + 1) * kPanelPieceBytes, index_.file_bytes);
-  mapping_->populate(begin, end - begin);
-  return panel_checksum(mapping_->bytes().subspan(begin, end - begin)) ==
-         index_.checksums[static_cast<std::size_t>(piece)];
+  return mapping_->populate(begin, end - begin) && panel_checksum(mapping_->bytes().subspan(begin, end - begin)) ==
+                                                       index_.checksums[static_cast<std::size_t>(piece)];
 }
 
 }  // namespace outrider

@@ -77,7 +77,7 @@ class PanelFile {
   const std::shared_ptr<const MappedFile>& mapping() const { return mapping_; }
 
   std::int64_t pieces() const { return static_cast<std::int64_t>(index_.checksums.size()); }
-  // Makes a piece resident and compares its checksum. From any thread.
+  // Makes a piece resident and compares its checksum; false too where it cannot be read. From any thread.
   bool piece_is_intact(std::int64_t piece) const;
 
  private:

@@ -148,6 +148,16 @@ TEST(PanelFile, NoticesAFlippedBitAnywhereInItsData) {
   EXPECT_FALSE(all_intact(PanelFile(dir / "bad.panels")));
 }
 
+TEST(PanelFile, NoticesThatItWasCutWhileItWasOpen) {
+  const TestDirectory dir;
+  ASSERT_EQ(write(dir / "m.panels", Contents()), PanelWrite::written);
+  const PanelFile file(dir / "m.panels");
+  EXPECT_TRUE(all_intact(file));
+  fs::resize_file(dir / "m.panels", file.index().data_begin + 4096);
+  if (file.mapping()->populate(0, file.index().file_bytes)) GTEST_SKIP() << "this system cannot tell";
+  EXPECT_FALSE(all_intact(file));
+}
+
 // The image of a file whose index has been edited and sealed again.
 std::string edited(std::string image, const std::function<void(std::string&)>& edit) {
   edit(image);

@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "weights/gguf_llama.h"
-
 #include "weights/test_files.h"
 
 namespace outrider {

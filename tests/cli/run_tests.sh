@@ -110,6 +110,30 @@ run 3 --config "$work/json.toml" --json=false run "$work/nowhere" x; prints_noth
 out="$(OUTRIDER_JSONL=1 "$program" --json run "$model" x -m 3 2>/dev/null)"; json_is 'd["completion_tokens"]' 3
 run 2 run "$model" -p --json -m x; prints_nothing  # the prompt is "--json"
 
+# --- panel file ---
+cp -r "$model" "$work/kept"
+panels="$work/kept/.outrider/model.panels"
+run 0 --json run "$work/kept" x -m 5 --ignore-eos; json_is 'd["load"]["weights"]' packed; packed_ids="$(json 'd["ids"]')"
+json_is 'sorted(d["load"])' "['load_ms', 'text_ms', 'weights', 'weights_ms']"
+[ -e "$work/kept/.outrider" ] && failed "a small model is kept without --panel-file always"
+run 0 --json --panel-file always run "$work/kept" x -m 5 --ignore-eos; json_is 'd["load"]["weights"]' packed
+[ -s "$panels" ] || failed "--panel-file always leaves no $panels"
+run 0 --json run "$work/kept" x -m 5 --ignore-eos; json_is 'd["load"]["weights"]' mapped; json_is 'd["ids"]' "$packed_ids"
+run 0 --json run "$work/kept" x -m 5 --ignore-eos --panel-file off; json_is 'd["load"]["weights"]' packed
+out="$(OUTRIDER_PANEL_FILE=off "$program" --json run "$work/kept" x -m 5 2>/dev/null)"; json_is 'd["load"]["weights"]' packed
+run 0 run "$work/kept" x -m 5 --stats; says "mapped"; says "text, beside them"
+run 0 --json models info "$work/kept"; json_is 'd["panel_file"]' "$panels"
+head -c 5000 "$panels" > "$panels.cut"; mv "$panels.cut" "$panels"
+run 0 --json models info "$work/kept"; json_is 'd["panel_file"]' None
+run 0 --json --log-level info --panel-file always run "$work/kept" x -m 5 --ignore-eos
+says "its header says"; says "kept for the next start"; json_is 'd["ids"]' "$packed_ids"
+run 0 --json run "$work/kept" x -m 5 --ignore-eos; json_is 'd["load"]["weights"]' mapped
+rm -r "$work/kept/.outrider"; touch "$work/kept/.outrider"; cache_before="$XDG_CACHE_HOME"; export XDG_CACHE_HOME="$work/kept/config.json"
+run 0 --json --log-level info --panel-file always run "$work/kept" x -m 5 --ignore-eos
+says "the packed weights are not kept"; json_is 'd["ids"]' "$packed_ids"
+export XDG_CACHE_HOME="$cache_before"
+run 2 --panel-file maybe run "$work/kept" x
+
 # --- run ---
 run 0 run "$model" "hello there" -m 8 --ignore-eos; says "decode 8 tokens"; says "peak memory"
 run 0 run "$model" fit -m 3 --quiet; equal "$err" "" "stderr of --quiet"
