@@ -46,7 +46,8 @@ class LockedTemporary {
 
   bool locked() const { return locked_; }
 
-  void write(std::uint64_t at, std::span<const std::byte> bytes) {
+  void write(std::uint64_t begin, std::span<const std::byte> bytes) {
+    std::uint64_t at = begin;
     while (!bytes.empty()) {
       const ssize_t n = pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(at));
       if (n < 0 && errno == EINTR) continue;
@@ -57,7 +58,7 @@ class LockedTemporary {
     }
 #ifdef SYNC_FILE_RANGE_WRITE
     // Written out as it grows: no burst at the end, and few dirty pages at any time.
-    sync_file_range(descriptor_, static_cast<off_t>(at) & ~(off_t{kPanelPieceBytes} - 1), 0, SYNC_FILE_RANGE_WRITE);
+    sync_file_range(descriptor_, static_cast<off_t>(begin), static_cast<off_t>(at - begin), SYNC_FILE_RANGE_WRITE);
 #endif
   }
   void publish(const fs::path& target) {
