@@ -91,11 +91,12 @@ struct PanelContent {
   const std::byte* data = nullptr;
 };
 
-enum class PanelWrite : std::uint8_t { written, stopped, busy };
+enum class PanelWrite : std::uint8_t { written, stopped, outdated, busy };
 
 // Writes `target` so that it appears whole or not at all: a temporary sibling, one per target and locked while it is
 // written, fsync, rename, fsync of the directory. `busy`: another process is writing it. `may_publish` is asked before
-// the rename, `stop` after every piece (true: give up; may be empty). Error (runtime): cannot write, disk full.
+// the rename (false: `outdated`), `stop` before every piece (true: `stopped`; may be empty). Error (runtime): cannot
+// write, disk full.
 PanelWrite write_panel_file(const std::filesystem::path& target, const Fingerprint& fingerprint,
                             std::vector<PanelContent> contents, const std::function<bool()>& stop,
                             const std::function<bool()>& may_publish);

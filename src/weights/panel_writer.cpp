@@ -190,7 +190,7 @@ PanelWrite write_panel_file(const fs::path& target, const Fingerprint& fingerpri
   }
   file.write(0, index_bytes(index, contents, table_bytes));
   if (stop && stop()) return PanelWrite::stopped;
-  if (!may_publish()) return PanelWrite::stopped;
+  if (!may_publish()) return PanelWrite::outdated;
   file.publish(target);
   return PanelWrite::written;
 }

@@ -43,6 +43,12 @@ PanelWrite write_to(const fs::path& place, const PanelJob& job, const std::funct
   return write_panel_file(place, job.fingerprint, job.contents, stop, [&] { return unchanged(job.sources); });
 }
 
+std::string_view reason_of(PanelWrite result) {
+  return result == PanelWrite::busy       ? "another process is writing it"
+         : result == PanelWrite::outdated ? "the model has changed since it was opened"
+                                          : "interrupted";
+}
+
 // The first place that takes the file ends the search, and so does a reason that holds for all of them.
 void write_somewhere(const PanelJob& job, const std::function<bool()>& stop) {
   std::string refusals;
@@ -55,8 +61,7 @@ void write_somewhere(const PanelJob& job, const std::function<bool()>& stop) {
         log(LogLevel::info, "{}: the packed weights are kept for the next start ({} bytes in {:.1f} s)", place.string(),
             panel_file_bytes(job.contents), seconds);
       else
-        log(LogLevel::info, "{}: not written, {}", place.string(),
-            result == PanelWrite::busy ? "another process is writing it" : "interrupted, or the model has changed");
+        log(LogLevel::info, "{}: not written, {}", place.string(), reason_of(result));
       return;
     } catch (const std::exception& error) {
       refusals += fmt::format("{}{}", refusals.empty() ? "" : "; ", error.what());
