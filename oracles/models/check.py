@@ -2,8 +2,9 @@
 
 For every directory of goldens/models: `outrider logits` with --precision f32 (tolerance 1e-4) and in the default
 precision (2e-3 for `logits`, 3e-3 for `hidden_pre_norm`, whose largest of 5,120 differences lies further out), as the
-largest absolute difference over the largest absolute value. With --smollm2 MODEL (the GGUF file or its conversion): 64 greedy tokens of 8 prompts, equal up to
-the first position whose gap between the two largest reference logits is below 5e-3, and perplexity within 0.1 %.
+largest absolute difference over the largest absolute value. With --smollm2 MODEL (the GGUF file or its conversion): 64
+greedy tokens of 8 prompts, equal up to the first position whose gap between the two largest reference logits is below
+5e-3, and perplexity within 0.1 %.
 
 Usage: check.py PROGRAM [--smollm2 MODEL] [--only SUBSTRING]
 """
