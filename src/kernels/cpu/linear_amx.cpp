@@ -184,27 +184,41 @@ OUTRIDER_AMX_INLINE void store_tiles(Sums& sums) {
 // The f32 part of one step: rows [first, rows) of the sums, `panels` panels from `panel`.
 struct Step {
   const Heads* heads = nullptr;
-  std::int64_t panel = 0, panels = 0;
+  std::int64_t panel = 0, panels = 2;
   std::int64_t first = 0, rows = 0;
   const float* s_and_sum = nullptr;  // of row 0 of the tile
   float* t = nullptr;                // of row 0 of the tile and `panel`; rows are kStripRows apart
 };
 
 template <PackedKind Kind>
-OUTRIDER_AVX512_INLINE void finish_panel(const Step& step, const Sums& sums, std::int64_t panel) {
-  const Head<Kind> head = head_of<Kind>(*step.heads, step.panel + panel);
-  for (std::int64_t r = step.first; r < step.rows; ++r) {
-    const __m512i high = _mm512_load_si512(sums.values[panel][0] + r * kPanelRows);
-    const __m512i low = _mm512_load_si512(sums.values[panel][1] + r * kPanelRows);
-    float* t = step.t + r * kStripRows + panel * kPanelRows;
-    const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-    _mm512_store_ps(t, add_group(sum, head, step.s_and_sum + 2 * r, _mm512_load_ps(t)));
+OUTRIDER_AVX512_INLINE void finish_row(const Sums& sums, std::int64_t row, int panel, const Head<Kind>& head,
+                                       const float* s_and_sum, float* t) {
+  const __m512i high = _mm512_load_si512(sums.values[panel][0] + row * kPanelRows);
+  const __m512i low = _mm512_load_si512(sums.values[panel][1] + row * kPanelRows);
+  const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+  _mm512_store_ps(t, add_group(sum, head, s_and_sum, _mm512_load_ps(t)));
+}
+
+template <PackedKind Kind, int Panels>
+OUTRIDER_AVX512_INLINE void finish_panels(const Step& step, const Sums& sums) {
+  const Head<Kind> first = head_of<Kind>(*step.heads, step.panel);
+  const Head<Kind> second = head_of<Kind>(*step.heads, step.panel + Panels - 1);
+  const float* s_and_sum = step.s_and_sum + 2 * step.first;
+  float* t = step.t + step.first * kStripRows;
+#pragma clang loop unroll_count(4)
+  for (std::int64_t r = step.first; r < step.rows; ++r, s_and_sum += 2, t += kStripRows) {
+    finish_row<Kind>(sums, r, 0, first, s_and_sum, t);
+    if constexpr (Panels == 2) finish_row<Kind>(sums, r, 1, second, s_and_sum, t + kPanelRows);
   }
 }
 
 template <PackedKind Kind>
 OUTRIDER_AVX512_INLINE void finish(const Step& step, const Sums& sums) {
-  for (std::int64_t panel = 0; panel < step.panels; ++panel) finish_panel<Kind>(step, sums, panel);
+  if (step.panels == 2) {
+    finish_panels<Kind, 2>(step, sums);
+  } else {
+    finish_panels<Kind, 1>(step, sums);
+  }
 }
 
 // --- Strips ---
