@@ -105,7 +105,8 @@ OUTRIDER_AVX512 void unpack_group(const PackedMatrix& w, const std::byte* block,
 
 // --- Tiles ---
 
-// Tiles 0..3: sums of q*high and q*low of two panels; 4, 5: the planes of sixteen rows; 6, 7: the panels.
+// Tiles 0, 1 and 2, 3: sums of q*high and q*low of one panel and of the next; 4, 5: the planes of sixteen rows; 6, 7:
+// the two panels.
 struct alignas(64) TileShapes {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
@@ -124,117 +125,125 @@ OUTRIDER_AMX void configure_tiles(std::int64_t rows, int group) {
   _tile_loadconfig(&shapes);
 }
 
-template <PackedKind Kind>
-OUTRIDER_AMX_INLINE void multiply_first() {
-  if constexpr (Kind == PackedKind::e2m1) {
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbusd(1, 5, 6);
-  } else {
-    _tile_dpbsud(0, 4, 6);
-    _tile_dpbuud(1, 5, 6);
-  }
-}
-template <PackedKind Kind>
-OUTRIDER_AMX_INLINE void multiply_second() {
-  if constexpr (Kind == PackedKind::e2m1) {
-    _tile_dpbssd(2, 4, 7);
-    _tile_dpbusd(3, 5, 7);
-  } else {
-    _tile_dpbsud(2, 4, 7);
-    _tile_dpbuud(3, 5, 7);
-  }
+// The bytes that tiles 4 and 5 hold: those at `planes` for this K, one after the other 2*group apart.
+OUTRIDER_AMX_INLINE void load_planes(const std::byte* planes, std::int64_t group) {
+  _tile_loadd(4, planes, 2 * group);
+  _tile_loadd(5, planes + group, 2 * group);
 }
 
-// Panels (1 or 2) of one group against the planes of up to sixteen rows, left in tiles 0..3.
-template <PackedKind Kind, int Panels>
-OUTRIDER_AMX_INLINE void multiply_tiles(const std::byte* weights, const std::byte* planes, std::int64_t group) {
-  _tile_zero(0);
-  _tile_zero(1);
-  if constexpr (Panels == 2) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (std::int64_t k = 0; k < group; k += kTileBytes) {
-    _tile_loadd(4, planes + k, 2 * group);
-    _tile_loadd(6, weights + k * kPanelRows, kTileBytes);
-    _tile_loadd(5, planes + group + k, 2 * group);
-    multiply_first<Kind>();
-    if constexpr (Panels == 2) {
-      _tile_loadd(7, weights + (group + k) * kPanelRows, kTileBytes);
-      multiply_second<Kind>();
+// Adds one K of the first (0) or second (1) panel of a pair to its tiles.
+template <PackedKind Kind, int Panel>
+OUTRIDER_AMX_INLINE void accumulate(const std::byte* weights) {
+  if constexpr (Panel == 0) {
+    _tile_loadd(6, weights, kTileBytes);
+    if constexpr (Kind == PackedKind::e2m1) {
+      _tile_dpbssd(0, 4, 6);
+      _tile_dpbusd(1, 5, 6);
+    } else {
+      _tile_dpbsud(0, 4, 6);
+      _tile_dpbuud(1, 5, 6);
+    }
+  } else {
+    _tile_loadd(7, weights, kTileBytes);
+    if constexpr (Kind == PackedKind::e2m1) {
+      _tile_dpbssd(2, 4, 7);
+      _tile_dpbusd(3, 5, 7);
+    } else {
+      _tile_dpbsud(2, 4, 7);
+      _tile_dpbuud(3, 5, 7);
     }
   }
 }
 
-// The sums of one step as they leave the tiles: [panel]{high, low}[row][16].
-struct Sums {
-  alignas(64) std::int32_t values[2][2][kTileM * kPanelRows];
-};
-
-template <int Panels>
-OUTRIDER_AMX_INLINE void store_tiles(Sums& sums) {
-  _tile_stored(0, sums.values[0][0], kTileBytes);
-  _tile_stored(1, sums.values[0][1], kTileBytes);
-  if constexpr (Panels == 2) {
-    _tile_stored(2, sums.values[1][0], kTileBytes);
-    _tile_stored(3, sums.values[1][1], kTileBytes);
+template <int Panel>
+OUTRIDER_AMX_INLINE void zero_tiles() {
+  if constexpr (Panel == 0) {
+    _tile_zero(0);
+    _tile_zero(1);
+  } else {
+    _tile_zero(2);
+    _tile_zero(3);
   }
 }
 
-// The f32 part of one step: rows [first, rows) of the sums, `panels` panels from `panel`.
-struct Step {
-  const Heads* heads = nullptr;
-  std::int64_t panel = 0, panels = 2;
-  std::int64_t first = 0, rows = 0;
-  const float* s_and_sum = nullptr;  // of row 0 of the tile
-  float* t = nullptr;                // of row 0 of the tile and `panel`; rows are kStripRows apart
-};
-
-template <PackedKind Kind>
-OUTRIDER_AVX512_INLINE void finish_row(const Sums& sums, std::int64_t row, int panel, const Head<Kind>& head,
-                                       const float* s_and_sum, float* t) {
-  const __m512i high = _mm512_load_si512(sums.values[panel][0] + row * kPanelRows);
-  const __m512i low = _mm512_load_si512(sums.values[panel][1] + row * kPanelRows);
-  const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-  _mm512_store_ps(t, add_group(sum, head, s_and_sum, _mm512_load_ps(t)));
+// One panel of one group against the planes of up to sixteen rows; `loaded` is what tiles 4 and 5 hold.
+template <PackedKind Kind, int Panel>
+OUTRIDER_AMX_INLINE void multiply(const std::byte* weights, const std::byte* planes, std::int64_t group,
+                                  const std::byte*& loaded) {
+  zero_tiles<Panel>();
+  for (std::int64_t k = 0; k < group; k += kTileBytes) {
+    if (loaded != planes + k) load_planes(planes + k, group);
+    loaded = planes + k;
+    accumulate<Kind, Panel>(weights + k * kPanelRows);
+  }
 }
 
-template <PackedKind Kind, int Panels>
-OUTRIDER_AVX512_INLINE void finish_panels(const Step& step, const Sums& sums) {
-  const Head<Kind> first = head_of<Kind>(*step.heads, step.panel);
-  const Head<Kind> second = head_of<Kind>(*step.heads, step.panel + Panels - 1);
+// The sums of one panel as they leave the tiles: [row][16].
+struct Sums {
+  alignas(64) std::int32_t high[kTileM * kPanelRows];
+  alignas(64) std::int32_t low[kTileM * kPanelRows];
+};
+
+template <int Panel>
+OUTRIDER_AMX_INLINE void store_tiles(Sums& sums) {
+  if constexpr (Panel == 0) {
+    _tile_stored(0, sums.high, kTileBytes);
+    _tile_stored(1, sums.low, kTileBytes);
+  } else {
+    _tile_stored(2, sums.high, kTileBytes);
+    _tile_stored(3, sums.low, kTileBytes);
+  }
+}
+
+// What the f32 part of a pair of panels needs: rows [first, rows) of a tile.
+struct Step {
+  const Heads* heads;
+  std::int64_t panel;  // the first of the pair
+  std::int64_t first, rows;
+  const float* s_and_sum;  // of row 0 of the tile
+  float* t;                // of row 0 of the tile and `panel`; rows are kStripRows apart
+};
+
+template <PackedKind Kind, int Panel>
+OUTRIDER_AVX512_INLINE void finish(const Step& step, const Sums& sums) {
+  const Head<Kind> head = head_of<Kind>(*step.heads, step.panel + Panel);
   const float* s_and_sum = step.s_and_sum + 2 * step.first;
-  float* t = step.t + step.first * kStripRows;
+  float* t = step.t + step.first * kStripRows + Panel * kPanelRows;
 #pragma clang loop unroll_count(4)
   for (std::int64_t r = step.first; r < step.rows; ++r, s_and_sum += 2, t += kStripRows) {
-    finish_row<Kind>(sums, r, 0, first, s_and_sum, t);
-    if constexpr (Panels == 2) finish_row<Kind>(sums, r, 1, second, s_and_sum, t + kPanelRows);
-  }
-}
-
-template <PackedKind Kind>
-OUTRIDER_AVX512_INLINE void finish(const Step& step, const Sums& sums) {
-  if (step.panels == 2) {
-    finish_panels<Kind, 2>(step, sums);
-  } else {
-    finish_panels<Kind, 1>(step, sums);
+    const __m512i high = _mm512_load_si512(sums.high + r * kPanelRows);
+    const __m512i low = _mm512_load_si512(sums.low + r * kPanelRows);
+    const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+    _mm512_store_ps(t, add_group(sum, head, s_and_sum, _mm512_load_ps(t)));
   }
 }
 
 // --- Strips ---
 
-// Up to kPassRows rows against one strip. The f32 part of a step runs while the tiles of the next one multiply, across
-// groups too, hence two unpacked groups.
+// An odd panel multiplies with zeros beside it.
+OUTRIDER_AVX512 void clear_panel(Group& unpacked, std::int64_t panel, std::int64_t group) {
+  std::memset(unpacked.bytes + panel * group * kPanelRows, 0, static_cast<std::size_t>(group * kPanelRows));
+  std::memset(unpacked.heads.scales + panel * kPanelRows, 0, kPanelRows * sizeof(float));
+  std::memset(unpacked.heads.biases + panel * kPanelRows, 0, kPanelRows * sizeof(float));
+}
+
+// Up to kPassRows rows against one strip. While tiles of one panel multiply, those of the panel before go to memory and
+// the sums stored before that go through the f32 part: neither the latency of a product nor that of a store is waited
+// for. The f32 part thus lags by a pair of panels, across groups too, hence two unpacked groups.
 template <class F>
 OUTRIDER_AMX void strip_rows(const PackedMatrix& w, std::int64_t strip, const CodedRows& x, Range rows, float* y,
                              std::int64_t ldy) {
   alignas(64) float tile[kPassRows * kStripRows];
   Group groups[2];
-  Sums sums;
-  Step pending;
+  Sums sums[2];
   const std::int64_t panels = w.panels_of(strip), count = rows.end - rows.begin, group = w.group;
   const std::int64_t tile_rows = count < kTileM ? count : kTileM;
   std::memset(tile, 0, static_cast<std::size_t>(count * kStripRows) * sizeof(float));
+  if (panels % 2 != 0) {
+    for (Group& unpacked : groups) clear_panel(unpacked, panels, group);
+  }
+  Step pending{&groups[0].heads, 0, 0, 0, x.scales, tile};  // no rows yet
+  const std::byte* loaded = nullptr;
   for (std::int64_t g = 0; g < w.groups(); ++g) {
     Group& unpacked = groups[g % 2];
     unpack_group<F>(w, w.data + w.offset(strip, g, 0), panels, unpacked);
@@ -245,30 +254,21 @@ OUTRIDER_AMX void strip_rows(const PackedMatrix& w, std::int64_t strip, const Co
       const std::int64_t at = g * x.rows + rows.begin + first;
       const auto* planes = reinterpret_cast<const std::byte*>(x.codes + at * group);
       for (std::int64_t p = 0; p < panels; p += 2) {
-        const bool pair = p + 1 < panels;
         const std::byte* weights = unpacked.bytes + p * group * kPanelRows;
-        if (pair) {
-          multiply_tiles<F::kKind, 2>(weights, planes, group);
-        } else {
-          multiply_tiles<F::kKind, 1>(weights, planes, group);
-        }
-        finish<F::kKind>(pending, sums);
-        if (pair) {
-          store_tiles<2>(sums);
-        } else {
-          store_tiles<1>(sums);
-        }
-        pending = {&unpacked.heads,
-                   p,
-                   pair ? 2 : 1,
-                   r - first,
-                   tile_rows,
-                   x.scales + at * 2,
-                   tile + first * kStripRows + p * kPanelRows};
+        multiply<F::kKind, 0>(weights, planes, group, loaded);
+        store_tiles<1>(sums[1]);
+        finish<F::kKind, 0>(pending, sums[0]);
+        multiply<F::kKind, 1>(weights + group * kPanelRows, planes, group, loaded);
+        store_tiles<0>(sums[0]);
+        finish<F::kKind, 1>(pending, sums[1]);
+        pending = {
+            &unpacked.heads, p, r - first, tile_rows, x.scales + at * 2, tile + first * kStripRows + p * kPanelRows};
       }
     }
   }
-  finish<F::kKind>(pending, sums);
+  store_tiles<1>(sums[1]);
+  finish<F::kKind, 0>(pending, sums[0]);
+  finish<F::kKind, 1>(pending, sums[1]);
   store_strip(w, strip, tile, kStripRows, count, y + rows.begin * ldy, ldy);
 }
 
