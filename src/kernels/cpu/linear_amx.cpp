@@ -71,10 +71,9 @@ OUTRIDER_AVX512_INLINE EightCodes eight_codes(const Words& words) {
   }
 }
 
-// A strip's group: the bytes of its weights [panel][G/4][16][4], a panel's being one or two tiles, and its heads.
-struct Group {
-  alignas(64) std::byte bytes[kStripRows * kMaxGroup];
-  Heads heads;
+// The bytes of a strip's group as tiles: [panel][G/4][16][4], a panel being one or two of them.
+struct Bytes {
+  alignas(64) std::byte values[kStripRows * kMaxGroup];
 };
 
 template <class F, int C>
@@ -90,12 +89,13 @@ OUTRIDER_AVX512_INLINE void unpack_unit(const Words& words, std::byte* out, std:
 }
 
 template <class F>
-OUTRIDER_AVX512 void unpack_group(const PackedMatrix& w, const std::byte* block, std::int64_t panels, Group& out) {
+OUTRIDER_AVX512 void unpack_group(const PackedMatrix& w, const std::byte* block, std::int64_t panels, Bytes& out,
+                                  Heads& heads) {
   const std::size_t block_bytes = w.block_bytes(), head_bytes = w.head_bytes();
-  std::byte* bytes = out.bytes;
+  std::byte* bytes = out.values;
   for (std::int64_t p = 0; p < panels; ++p, block += block_bytes) {
     prefetch_block(block, block_bytes);
-    unpack_head<F::kKind>(block, w.scale_type, p, out.heads);
+    unpack_head<F::kKind>(block, w.scale_type, p, heads);
     Words words = words_of<F>(block, head_bytes, w.group);
     for (int k = 0; k < w.group; k += F::kUnit, bytes += F::kUnit * kPanelRows, next_unit<F>(words)) {
       unpack_unit<F>(words, bytes, std::make_integer_sequence<int, F::kUnit / 8>{});
@@ -221,32 +221,32 @@ OUTRIDER_AVX512_INLINE void finish(const Step& step, const Sums& sums) {
 // --- Strips ---
 
 // An odd panel multiplies with zeros beside it.
-OUTRIDER_AVX512 void clear_panel(Group& unpacked, std::int64_t panel, std::int64_t group) {
-  std::memset(unpacked.bytes + panel * group * kPanelRows, 0, static_cast<std::size_t>(group * kPanelRows));
-  std::memset(unpacked.heads.scales + panel * kPanelRows, 0, kPanelRows * sizeof(float));
-  std::memset(unpacked.heads.biases + panel * kPanelRows, 0, kPanelRows * sizeof(float));
+OUTRIDER_AVX512 void clear_panel(std::int64_t panel, std::int64_t group, Bytes& bytes, Heads& heads) {
+  std::memset(bytes.values + panel * group * kPanelRows, 0, static_cast<std::size_t>(group * kPanelRows));
+  std::memset(heads.scales + panel * kPanelRows, 0, kPanelRows * sizeof(float));
+  std::memset(heads.biases + panel * kPanelRows, 0, kPanelRows * sizeof(float));
 }
 
 // Up to kPassRows rows against one strip. While tiles of one panel multiply, those of the panel before go to memory and
 // the sums stored before that go through the f32 part: neither the latency of a product nor that of a store is waited
-// for. The f32 part thus lags by a pair of panels, across groups too, hence two unpacked groups.
+// for. The f32 part thus lags by a pair of panels, across groups too, hence the heads of two groups.
 template <class F>
 OUTRIDER_AMX void strip_rows(const PackedMatrix& w, std::int64_t strip, const CodedRows& x, Range rows, float* y,
                              std::int64_t ldy) {
   alignas(64) float tile[kPassRows * kStripRows];
-  Group groups[2];
+  Bytes bytes;
+  Heads heads[2];
   Sums sums[2];
   const std::int64_t panels = w.panels_of(strip), count = rows.end - rows.begin, group = w.group;
   const std::int64_t tile_rows = count < kTileM ? count : kTileM;
   std::memset(tile, 0, static_cast<std::size_t>(count * kStripRows) * sizeof(float));
   if (panels % 2 != 0) {
-    for (Group& unpacked : groups) clear_panel(unpacked, panels, group);
+    for (Heads& both : heads) clear_panel(panels, group, bytes, both);
   }
-  Step pending{&groups[0].heads, 0, 0, 0, x.scales, tile};  // no rows yet
+  Step pending{&heads[0], 0, 0, 0, x.scales, tile};  // no rows yet
   const std::byte* loaded = nullptr;
   for (std::int64_t g = 0; g < w.groups(); ++g) {
-    Group& unpacked = groups[g % 2];
-    unpack_group<F>(w, w.data + w.offset(strip, g, 0), panels, unpacked);
+    unpack_group<F>(w, w.data + w.offset(strip, g, 0), panels, bytes, heads[g % 2]);
     asm volatile("" ::: "memory");  // GCC does not know that a tile load reads memory
     for (std::int64_t r = 0; r < count; r += kTileM) {
       // The last tile of rows overlaps the one before; the f32 part of a row is done once.
@@ -254,7 +254,7 @@ OUTRIDER_AMX void strip_rows(const PackedMatrix& w, std::int64_t strip, const Co
       const std::int64_t at = g * x.rows + rows.begin + first;
       const auto* planes = reinterpret_cast<const std::byte*>(x.codes + at * group);
       for (std::int64_t p = 0; p < panels; p += 2) {
-        const std::byte* weights = unpacked.bytes + p * group * kPanelRows;
+        const std::byte* weights = bytes.values + p * group * kPanelRows;
         multiply<F::kKind, 0>(weights, planes, group, loaded);
         store_tiles<1>(sums[1]);
         finish<F::kKind, 0>(pending, sums[0]);
@@ -262,7 +262,7 @@ OUTRIDER_AMX void strip_rows(const PackedMatrix& w, std::int64_t strip, const Co
         store_tiles<0>(sums[0]);
         finish<F::kKind, 1>(pending, sums[1]);
         pending = {
-            &unpacked.heads, p, r - first, tile_rows, x.scales + at * 2, tile + first * kStripRows + p * kPanelRows};
+            &heads[g % 2], p, r - first, tile_rows, x.scales + at * 2, tile + first * kStripRows + p * kPanelRows};
       }
     }
   }
