@@ -80,7 +80,7 @@ kernels-static: setup
 	@echo build-static/kernels_test
 
 format: setup
-	@git ls-files -co --exclude-standard 'src/*.h' 'src/*.cpp' 'src/*.inc' 'fuzz/*.cpp' 'bench/*.cpp' | xargs clang-format-19 -i
+	@git ls-files -co --exclude-standard 'src/*.h' 'src/*.cpp' 'src/*.inc' 'fuzz/*.cpp' 'fuzz/*.h' | xargs clang-format-19 -i
 
 clean:
 	@rm -rf build build-sanitized build-gcc build-static build-threads

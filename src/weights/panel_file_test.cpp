@@ -374,6 +374,10 @@ TEST(PanelFile, LayoutVersionBelongsToTheBytesOfPacking) {
   ASSERT_EQ(kPanelLayoutVersion, 1u) << "give the checksums of the new version below";
   EXPECT_EQ(affine(4, 64), 5196041955225166589u);
   EXPECT_EQ(affine(8, 32), 1975154879141437749u);
+  EXPECT_EQ(affine(2, 64), 16874902781831417452u);
+  EXPECT_EQ(affine(3, 64), 5104552236952779804u);
+  EXPECT_EQ(affine(5, 32), 7489397664150214942u);
+  EXPECT_EQ(affine(6, 32), 2107951361092224206u);
   EXPECT_EQ(checksum(pack_dense({FloatType::bf16, 16, 64, raw.data()})), 14565456638898475492u);
 }
 
