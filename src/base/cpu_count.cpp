@@ -59,6 +59,18 @@ int physical_cores(const CpuFiles& files, std::span<const int> cpus) {
   return static_cast<int>(cores.size()) + unknown;
 }
 
+std::size_t last_cache_bytes(const CpuFiles& files) {
+  std::size_t largest = 0;
+  for (int index = 0;; ++index) {
+    std::ifstream in(files.cpus / "cpu0" / "cache" / fmt::format("index{}", index) / "size");
+    std::size_t count = 0;
+    char unit = 0;
+    if (!(in >> count)) return largest;
+    in >> unit;
+    largest = std::max(largest, count << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0));
+  }
+}
+
 int usable_cores(const CpuFiles& files, std::span<const int> cpus) {
   int cores = physical_cores(files, cpus);
   if (const auto quota = cpu_quota(files.cgroup); quota && *quota < cores) cores = static_cast<int>(*quota);

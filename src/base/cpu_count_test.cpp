@@ -35,6 +35,15 @@ TEST_F(CpuCount, CountsTwoThreadsOfACoreOnce) {
   EXPECT_EQ(physical_cores(files(), std::vector{0, 1, 2, 3, 4, 5, 6, 7}), 4);
 }
 
+TEST_F(CpuCount, FindsTheLargestCache) {
+  EXPECT_EQ(last_cache_bytes(files()), 0u);
+  directory_.write("cpus/cpu0/cache/index0/size", "48K\n");
+  directory_.write("cpus/cpu0/cache/index1/size", "2M\n");
+  EXPECT_EQ(last_cache_bytes(files()), std::size_t{2} << 20);
+  directory_.write("cpus/cpu0/cache/index2/size", "307200K\n");
+  EXPECT_EQ(last_cache_bytes(files()), std::size_t{300} << 20);
+}
+
 TEST_F(CpuCount, CountsOnlyTheCpusOfTheMask) {
   put_two_packages();
   EXPECT_EQ(physical_cores(files(), std::vector{0, 2}), 1);

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "cli/output.h"
+#include "engine/machine.h"
 
 namespace outrider {
 
@@ -66,15 +67,15 @@ std::uint64_t EnginePeak::bytes() {
 void EnginePeak::measured() { with_measurement_ = process_peak_bytes(); }
 
 Bandwidth measure_bandwidth(const Engine& engine, const Answered& answer, int threads) {
-  constexpr std::uint64_t kMost = std::uint64_t{256} << 20, kLeast = std::uint64_t{32} << 20;
   constexpr std::uint64_t kMargin = std::uint64_t{8} << 20;  // threads and the allocator
   const std::uint64_t planned = engine.plan().planned_bytes;
   const std::uint64_t taken = resident_bytes() + kMargin;
   const std::uint64_t unused = planned > taken ? planned - taken : 0;
   Bandwidth bandwidth;
-  bandwidth.no_room = unused < kLeast;
+  bandwidth.no_room = unused < least_probe_bytes();
   if (bandwidth.no_room) return bandwidth;
-  bandwidth.machine_gb_per_s = measure_read_bandwidth(threads, static_cast<std::size_t>(std::min(unused, kMost)));
+  bandwidth.machine_gb_per_s =
+      measure_read_bandwidth(threads, static_cast<std::size_t>(std::min<std::uint64_t>(unused, probe_bytes())));
   // Every decode step reads the weights once and the row's KV; the mean context lies half way through the answer.
   const double context =
       static_cast<double>(answer.last.usage.prompt_tokens) + static_cast<double>(answer.ids.size()) / 2;

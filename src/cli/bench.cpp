@@ -141,10 +141,10 @@ class BenchVerb : public Verb {
     const std::vector<WeightFormat> formats = wanted_formats();
     LoadOptions options;
     options.memory_budget_bytes = global.memory_budget_bytes;
-    check_room(options, KernelBench::bytes(global.threads) + kProbeBytes, "the suite kernels");
+    check_room(options, KernelBench::bytes(global.threads) + probe_bytes(), "the suite kernels");
     const auto device = make_cpu_device(global.threads);
     KernelBench bench(*device);
-    MachineProbe probe(*device, kProbeBytes);
+    MachineProbe probe(*device, probe_bytes());
     tell_machine(probe);
     for (const WeightFormat& format : formats) {
       if (interrupted() != 0) return;
@@ -188,9 +188,9 @@ class BenchVerb : public Verb {
     const LoadOptions options = load_options(global, model_.empty() ? kDefaultModel : model_);
     const auto source = open_model_source(resolve_model(options.model));
     const ModelPlan model = plan_model(*source, options.precision);
-    check_room(options, kProbeBytes, "the probe of the memory");
+    check_room(options, probe_bytes(), "the probe of the memory");
     const auto device = make_cpu_device(global.threads);
-    MachineProbe probe(*device, kProbeBytes);
+    MachineProbe probe(*device, probe_bytes());
     tell_machine(probe);
     constexpr const char* kIds = "1,2,3,4";
     const StepShape shape = {.tokens = 4};

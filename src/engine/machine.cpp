@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/cpu_count.h"
 #include "engine/engine.h"
 
 namespace outrider {
@@ -75,6 +76,10 @@ MachineLimits MachineProbe::measure(double seconds) {
   limits.i8_gmac_per_s = gmac_per_s(PeakKind::i8, seconds);
   return limits;
 }
+
+std::size_t probe_bytes() { return std::max(std::size_t{256} << 20, 4 * last_cache_bytes(CpuFiles{})); }
+
+std::size_t least_probe_bytes() { return std::max(std::size_t{32} << 20, 2 * last_cache_bytes(CpuFiles{})); }
 
 double measure_read_bandwidth(int threads, std::size_t buffer_bytes) {
   if (buffer_bytes < kPieceBytes) return 0;

@@ -30,8 +30,8 @@ double least_seconds(const ModelWork& work, std::uint64_t kv_bytes_per_token, co
 // Shares of the limit that steps reach: what `outrider bench decode prompt` prints as "% of" for MiniCPM5-1B's shape in
 // 4 bit on two AVX2 cores. Its rows "over the prediction of fit" are measured over predicted, and show when kernels
 // have moved away from these numbers.
-inline constexpr double kDecodeShare = 0.9;
-inline constexpr double kPromptShare = 0.66;
+inline constexpr double kDecodeShare = 0.87;
+inline constexpr double kPromptShare = 0.70;
 
 struct SpeedPrediction {
   MachineLimits machine;

@@ -69,15 +69,15 @@ StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
   plan_.limits.schedule.kv_blocks = blocks_for(shapes);
   const std::uint64_t kv =
       static_cast<std::uint64_t>(plan_.limits.schedule.kv_blocks) * plan_.model.declaration.kv.block_bytes();
-  memory.planned_bytes += kv + kProbeBytes - memory.parts[MemoryPart::kv];
+  memory.planned_bytes += kv + probe_bytes() - memory.parts[MemoryPart::kv];
   memory.parts[MemoryPart::kv] = kv;
-  memory.parts[MemoryPart::fixed] += kProbeBytes;
+  memory.parts[MemoryPart::fixed] += probe_bytes();
   memory.rows = options.max_rows;
   if (!memory.fits()) throw over_budget(memory);
   loaded_ = load_model(*source, options.precision, *device_);
   pool_ = std::make_unique<KvPool>(plan_.model.declaration.kv, plan_.limits.schedule.kv_blocks);
   arena_ = std::make_unique<Arena>(loaded_->scratch_bytes(*device_, Core::step_limits(plan_.limits)));
-  probe_ = std::make_unique<MachineProbe>(*device_, kProbeBytes);
+  probe_ = std::make_unique<MachineProbe>(*device_, probe_bytes());
   for (const StepShape& s : shapes) rows_of(s);
 }
 
