@@ -53,6 +53,12 @@ std::vector<ShapeCase> shape_cases(const std::string& suite, const BenchShapes& 
   return cases;
 }
 
+std::int64_t needed_context(std::span<const ShapeCase> cases) {
+  std::int64_t needed = 0;
+  for (const ShapeCase& c : cases) needed = std::max(needed, c.shape.context + c.shape.tokens);
+  return needed;
+}
+
 std::vector<BenchCase> step_cases(const std::string& suite, std::span<const ShapeCase> cases, StepBench& bench,
                                   std::span<const std::unique_ptr<BenchPeer>> peers) {
   std::vector<BenchCase> out;

@@ -30,6 +30,8 @@ struct ShapeCase {
 };
 // "decode", "prompt", "batch", "verify", or "peers", which is all of them.
 std::vector<ShapeCase> shape_cases(const std::string& suite, const BenchShapes& shapes);
+// The longest row of the cases.
+std::int64_t needed_context(std::span<const ShapeCase> cases);
 
 // The cases to measure on a loaded model, with those peers beside them that can run them. Both outlive the cases.
 std::vector<BenchCase> step_cases(const std::string& suite, std::span<const ShapeCase> cases, StepBench& bench,

@@ -10,7 +10,7 @@ nlohmann::ordered_json or_null(const std::optional<double>& value) {
 }
 
 // Every key in every row, null where there is nothing: readers need no cases.
-nlohmann::ordered_json document(const BenchRow& row) {
+nlohmann::ordered_json document(const BenchRow& row, bool partial) {
   nlohmann::ordered_json out = {
       {"suite", row.suite},
       {"case", row.name},
@@ -21,7 +21,7 @@ nlohmann::ordered_json document(const BenchRow& row) {
       {"peer", row.peer.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(row.peer)},
       {"peer_value", or_null(row.peer_value)},
       {"ratio", or_null(row.ratio)}};
-  if (interrupted() != 0) out["partial"] = true;
+  if (partial) out["partial"] = true;
   return out;
 }
 
@@ -39,10 +39,12 @@ std::string line(const BenchRow& row) {
 
 void BenchReport::add(std::span<const BenchRow> rows) {
   for (const BenchRow& row : rows) {
+    empty_ = false;
+    const bool partial = cut_short_ || interrupted() != 0;
     if (form_ == OutputForm::json) {
-      rows_.push_back(document(row));
+      rows_.push_back(document(row, partial));
     } else if (form_ == OutputForm::jsonl) {
-      write_json(document(row));
+      write_json(document(row, partial));
     } else {
       write_stdout((row.suite == suite_ ? "" : row.suite + "\n") + line(row));
       suite_ = row.suite;
@@ -53,7 +55,7 @@ void BenchReport::add(std::span<const BenchRow> rows) {
 void BenchReport::finish() {
   if (form_ != OutputForm::json) return;
   nlohmann::ordered_json out = {{"rows", std::move(rows_)}};
-  if (interrupted() != 0) out["partial"] = true;
+  if (cut_short_ || interrupted() != 0) out["partial"] = true;
   write_json(out);
 }
 

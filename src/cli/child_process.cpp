@@ -1,6 +1,7 @@
 #include "cli/child_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,17 +20,28 @@ extern char** environ;
 namespace outrider {
 namespace {
 
+constexpr int kPollMs = 10, kGraceMs = 1000;
+
 Error failed(const std::string& name, std::string_view what, int code) {
-  return {ErrorKind::runtime, fmt::format("{}: {}: {}", name, what, std::strerror(code))};
+  return {ErrorKind::runtime, fmt::format("{} {}: {}", name, what, std::strerror(code)), "run it by hand to see why"};
 }
 
 void close_once(int& descriptor) {
   if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
 }
 
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> out;
+  for (const std::string& word : words) out.push_back(const_cast<char*>(word.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
 }  // namespace
 
-ChildProcess::ChildProcess(const std::vector<std::string>& arguments) : name_(arguments.at(0)) {
+ChildProcess::ChildProcess(std::string name, const std::vector<std::string>& arguments,
+                           const std::optional<std::vector<std::string>>& environment)
+    : name_(std::move(name)) {
   int to_child[2] = {-1, -1}, from_child[2] = {-1, -1};
   if (::pipe2(to_child, O_CLOEXEC) != 0) throw failed(name_, "no pipe", errno);
   if (::pipe2(from_child, O_CLOEXEC) != 0) {
@@ -50,10 +62,10 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments) : name_(ar
   sigaddset(&usual, SIGPIPE);
   posix_spawnattr_setsigdefault(&attributes, &usual);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-  std::vector<char*> words;
-  for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  const int code = ::posix_spawnp(&pid_, words[0], &actions, &attributes, words.data(), environ);
+  const std::vector<char*> words = pointers(arguments);
+  const std::vector<char*> variables = pointers(environment.value_or(std::vector<std::string>()));
+  const int code =
+      ::posix_spawnp(&pid_, words[0], &actions, &attributes, words.data(), environment ? variables.data() : environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   close_once(to_child[0]);
@@ -103,13 +115,29 @@ std::optional<std::string> ChildProcess::read_line() {
   }
 }
 
+// Polls: the signal that interrupts us may be handled on another thread.
+bool ChildProcess::ended_within(int milliseconds, int& status) {
+  for (int waited = 0; pid_ >= 0; ++waited) {
+    const pid_t found = ::waitpid(pid_, &status, WNOHANG);
+    if (found == pid_ || (found < 0 && errno != EINTR)) pid_ = -1;
+    if (pid_ < 0 || waited >= milliseconds) break;
+    ::poll(nullptr, 0, 1);
+  }
+  return pid_ < 0;
+}
+
 int ChildProcess::wait() {
   close_pipes();
   if (pid_ < 0) return 0;
   int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  while (interrupted() == 0 && !ended_within(kPollMs, status)) {
   }
-  pid_ = -1;
+  if (pid_ >= 0 && !ended_within(0, status)) {
+    ::kill(pid_, SIGTERM);
+    if (!ended_within(kGraceMs, status)) ::kill(pid_, SIGKILL);
+    while (!ended_within(kGraceMs, status)) {
+    }
+  }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

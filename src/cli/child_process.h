@@ -12,9 +12,11 @@ namespace outrider {
 
 class ChildProcess {
  public:
-  // Starts `arguments[0]` (a path, or a name searched in PATH). Error (runtime) when it cannot be started.
-  explicit ChildProcess(const std::vector<std::string>& arguments);
-  // Closes the pipes, so that a program that reads its stdin to the end leaves; then waits for it.
+  // Starts `arguments[0]` (a path, or a name searched in PATH), with our environment or the one given ("NAME=value").
+  // Errors call it `name`. Error (runtime) when it cannot be started.
+  ChildProcess(std::string name, const std::vector<std::string>& arguments,
+               const std::optional<std::vector<std::string>>& environment = {});
+  // wait()
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -23,11 +25,13 @@ class ChildProcess {
   void write_line(std::string_view line);
   // The next line without its end; nothing at the end of the output. Error (interrupted) when a signal came.
   std::optional<std::string> read_line();
-  // Waits for its end: the exit code, or 128 + the signal.
+  // Closes the pipes, so that a program that reads its stdin to the end leaves, and waits for its end: the exit code,
+  // or 128 + the signal. When a signal came to us the child is asked to end (SIGTERM), and a second later it is killed.
   int wait();
 
  private:
   void close_pipes();
+  bool ended_within(int milliseconds, int& status);
 
   std::string name_;
   pid_t pid_ = -1;

@@ -38,7 +38,10 @@ class FitVerb : public Verb {
     for (const auto& [part, bytes] : plan.parts) parts[fmt::format("{}_bytes", name_of(part))] = bytes;
     for (const auto& [rows, tokens] : plan.max_context_tokens) contexts[std::to_string(rows)] = tokens;
     if (speed)
-      predicted = {{"decode_tokens_per_s", speed->decode_tokens_per_s},
+      predicted = {{"rows", 1},
+                   {"decode_context_tokens", 0},
+                   {"decode_tokens_per_s", speed->decode_tokens_per_s},
+                   {"context_tokens", speed->context_tokens},
                    {"decode_at_context_tokens_per_s", speed->decode_at_context_tokens_per_s},
                    {"prompt_tokens_per_s", speed->prompt_tokens_per_s},
                    {"read_gb_per_s", speed->machine.read_gb_per_s},
@@ -59,7 +62,7 @@ class FitVerb : public Verb {
 
   static std::string speed_lines(const SpeedPrediction& speed) {
     return fmt::format(
-        "predicted: decode {:.1f} tokens/s at context 0, {:.1f} at {}; prompt {:.0f} tokens/s\n"
+        "predicted for one row: decode {:.1f} tokens/s at context 0, {:.1f} at {}; prompt {:.0f} tokens/s\n"
         "  from {:.1f} GB/s read, {:.0f} G multiply-adds/s in 16 bit and {:.0f} in f32, measured now, of which decode "
         "reaches {:.0f} % and prompts {:.0f} %\n",
         speed.decode_tokens_per_s, speed.decode_at_context_tokens_per_s, speed.context_tokens,

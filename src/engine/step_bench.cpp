@@ -51,12 +51,10 @@ KvRow filled_row(KvPool& pool, std::int64_t context) {
   return row;
 }
 
-}  // namespace
-
-StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
+// Error (memory, usage) as the constructor's.
+EnginePlan plan_steps(LoadOptions options, std::span<const StepShape> shapes, const ModelSource& source,
+                      const Device& device) {
   OUTRIDER_CHECK(!shapes.empty() && options.precision == Precision::packed);
-  const auto source = open_model_source(resolve_model(options.model));
-  device_ = make_cpu_device(options.threads);
   options.max_rows = options.planned_rows = options.head_rows = 1;
   options.prefill_step_tokens = kPromptStepTokens;
   for (const StepShape& s : shapes) {
@@ -64,21 +62,35 @@ StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
     options.max_rows = std::max(options.max_rows, s.rows);
     options.head_rows = std::max(options.head_rows, s.head == StepShape::Head::every ? s.rows * s.tokens : s.rows);
   }
-  plan_ = plan_engine(options, *source, *device_, 0);
-  MemoryPlan& memory = plan_.memory;
-  plan_.limits.schedule.kv_blocks = blocks_for(shapes);
+  EnginePlan plan = plan_engine(options, source, device, 0);
+  MemoryPlan& memory = plan.memory;
+  plan.limits.schedule.kv_blocks = blocks_for(shapes);
   const std::uint64_t kv =
-      static_cast<std::uint64_t>(plan_.limits.schedule.kv_blocks) * plan_.model.declaration.kv.block_bytes();
+      static_cast<std::uint64_t>(plan.limits.schedule.kv_blocks) * plan.model.declaration.kv.block_bytes();
   memory.planned_bytes += kv + probe_bytes() - memory.parts[MemoryPart::kv];
   memory.parts[MemoryPart::kv] = kv;
   memory.parts[MemoryPart::fixed] += probe_bytes();
   memory.rows = options.max_rows;
   if (!memory.fits()) throw over_budget(memory);
+  return plan;
+}
+
+}  // namespace
+
+StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
+  const auto source = open_model_source(resolve_model(options.model));
+  device_ = make_cpu_device(options.threads);
+  plan_ = plan_steps(options, shapes, *source, *device_);
   loaded_ = load_model(*source, options.precision, *device_);
   pool_ = std::make_unique<KvPool>(plan_.model.declaration.kv, plan_.limits.schedule.kv_blocks);
   arena_ = std::make_unique<Arena>(loaded_->scratch_bytes(*device_, Core::step_limits(plan_.limits)));
   probe_ = std::make_unique<MachineProbe>(*device_, probe_bytes());
   for (const StepShape& s : shapes) rows_of(s);
+}
+
+void StepBench::check(const LoadOptions& options, std::span<const StepShape> shapes) {
+  const auto source = open_model_source(resolve_model(options.model));
+  plan_steps(options, shapes, *source, *make_cpu_device(options.threads));
 }
 
 StepBench::Rows& StepBench::rows_of(const StepShape& shape) {

@@ -20,6 +20,8 @@ class StepBench {
   // Loads the model of `options` with memory for exactly these shapes and a probe's buffer. Error (memory) with the
   // numbers when they do not fit the budget, (usage) when a shape exceeds the model's context.
   StepBench(LoadOptions options, std::span<const StepShape> shapes);
+  // The same errors, without loading anything.
+  static void check(const LoadOptions& options, std::span<const StepShape> shapes);
 
   // Seconds of one run of `shape`, one of those given: one step, or the steps of one prompt. Changes nothing.
   double seconds(const StepShape& shape);

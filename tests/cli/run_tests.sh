@@ -237,10 +237,10 @@ run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["fits"]' False
 run 0 --json fit "$model" --ctx 512 --rows 2
 json_is 'd["planned_bytes"]==sum(d["parts"].values()), d["fits"], sorted(d["parts"])' "(True, True, ['fixed_bytes', 'kv_bytes', 'scratch_bytes', 'text_bytes', 'weights_bytes'])"
 json_is 'd["max_context_tokens"]' "{'1': 2048, '4': 2048, '16': 2048}"
-run 0 fit "$model"; prints "fits"; prints "predicted: decode"
+run 0 fit "$model"; prints "fits"; prints "predicted for one row: decode"
 run 0 --json fit "$model" --ctx 512
-json_is 'sorted(d["predicted"])' "['decode_at_context_tokens_per_s', 'decode_share_of_limit', 'decode_tokens_per_s', 'f32_gmac_per_s', 'i16_gmac_per_s', 'prompt_share_of_limit', 'prompt_tokens_per_s', 'read_gb_per_s']"
-json_is 'all(value > 0 for value in d["predicted"].values())' True
+json_is 'sorted(d["predicted"])' "['context_tokens', 'decode_at_context_tokens_per_s', 'decode_context_tokens', 'decode_share_of_limit', 'decode_tokens_per_s', 'f32_gmac_per_s', 'i16_gmac_per_s', 'prompt_share_of_limit', 'prompt_tokens_per_s', 'read_gb_per_s', 'rows']"
+json_is 'd["predicted"]["rows"], d["predicted"].pop("decode_context_tokens"), d["predicted"]["context_tokens"] == d["context_tokens"], all(value > 0 for value in d["predicted"].values())' '(1, 0, True, True)'
 run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["predicted"]' None
 
 # --- bench: its form; what it measures is judged by nobody here ---
@@ -282,6 +282,38 @@ rows_are '[round(r["peer_value"], 6) for r in rows if r["case"] == "verify 3"] =
 rows_are 'all(abs(r["ratio"] - (r["value"] / r["peer_value"] if r["unit"] == "tok/s" else r["peer_value"] / r["value"])) < 1e-9 * r["ratio"] for r in rows if r["peer"] and r["case"] != "batch 2, over one row")'
 equal "$(tail -n 1 "$work/slow") $(head -n 1 "$work/slow")" 'end [1, 1, 0, "last"]' "what the peer was asked"
 equal "$(grep -c every "$work/slow")" 3 "verify windows asked of the peer"
+# What does not fit the model's context is refused when it is all there is, and left out otherwise.
+cp -r "$model" "$work/short"
+python3 - "$work/short/config.json" <<'PYTHON'
+import json, sys
+config = json.load(open(sys.argv[1])); config["max_position_embeddings"] = 3; json.dump(config, open(sys.argv[1], "w"))
+PYTHON
+run 2 bench prompt --model "$work/short"; says "the suite prompt has no prompt of at most 3 tokens"; says "-p 3"
+run 2 bench verify --model "$work/short"; says "the suite verify needs 4 tokens of context, the model has 3"
+run 2 bench start --model "$work/short"; says "the suite start needs 5 tokens"
+run 0 --jsonl bench decode prompt verify decode --model "$work/short" -n 1; says "the suite prompt has no prompt"; says "the suite verify needs 4 tokens of context, the model has 3: it is left out"
+rows_are '[r["case"] for r in rows if r["suite"] == "decode"][:1] == ["decode context 0"] and len([r for r in rows if r["case"] == "decode context 0"]) == 1'
+run 2 bench decode --model "$model" -c ""; says '--contexts names ""'
+run 2 bench kernels decode --formats "4 bit, groups of 64" -n 1 --model "$model" -c 9999; prints_nothing
+OUTRIDER_MAX_TOKENS=0 OUTRIDER_CTX=1 run 0 --panel-file off bench start --model "$model" -n 1
+# An error or a signal in the middle: what was measured is told.
+peer() { printf '%s\n' "import signal, sys, time" 'print("{\"peer\": \"p\", \"most_context\": 100, \"most_rows\": 8}", flush=True)' "$2" >"$work/$1.py"; }
+peer dying 'sys.stdin.readline()'
+peer silent 'signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)'
+run 1 --json bench decode peers --model "$model" -n 1 -c 0 -p 4 --peer "python3 $work/dying.py"
+says "the peer \"python3 $work/dying.py\" ended without an answer"
+json_is 'd["partial"], sorted({r["suite"] for r in d["rows"]}), [r.get("partial") for r in d["rows"]][-1]' "(True, ['decode', 'machine', 'peers'], True)"
+"$program" --json bench peers --model "$model" -n 1 -c 0 -p 4 --peer "python3 $work/silent.py" >"$work/partial" 2>"$work/err" &
+child=$!
+sleep 2; kill -INT "$child"; begin=$SECONDS
+wait "$child"; equal $? 130 "SIGINT while a peer is silent"
+checks=$((checks + 1)); [ $((SECONDS - begin)) -le 4 ] || failed "a silent peer holds bench for $((SECONDS - begin)) s"
+out="$(cat "$work/partial")"; json_is 'd["partial"], any(r["suite"] == "machine" for r in d["rows"])' "(True, True)"
+"$program" --json bench start --model "$model" -n 1000 >"$work/partial" 2>"$work/err" &
+child=$!
+sleep 2; kill -INT "$child"
+wait "$child"; equal $? 130 "SIGINT during bench start"
+out="$(cat "$work/partial")"; json_is 'd["partial"], "start ids 4" in [r["case"] for r in d["rows"]]' "(True, True)"
 
 # The read bandwidth is measured inside the plan: the process stays below it.
 stays_below_plan() {  # ARGUMENTS OF BOTH... -- ARGUMENTS OF run
