@@ -237,8 +237,8 @@ run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["fits"]' False
 run 0 --json fit "$model" --ctx 512 --rows 2
 json_is 'd["planned_bytes"]==sum(d["parts"].values()), d["fits"], sorted(d["parts"])' "(True, True, ['fixed_bytes', 'kv_bytes', 'scratch_bytes', 'text_bytes', 'weights_bytes'])"
 json_is 'd["max_context_tokens"]' "{'1': 2048, '4': 2048, '16': 2048}"
-run 0 fit "$model"; prints "fits"; prints "predicted for one row: decode"
-run 0 --json fit "$model" --ctx 512
+run 0 fit "$model" --rows 256; prints "fits"; prints "predicted for one row: decode"
+run 0 --json fit "$model" --ctx 512 --rows 800
 json_is 'sorted(d["predicted"])' "['context_tokens', 'decode_at_context_tokens_per_s', 'decode_context_tokens', 'decode_share_of_limit', 'decode_tokens_per_s', 'f32_gmac_per_s', 'i16_gmac_per_s', 'prompt_share_of_limit', 'prompt_tokens_per_s', 'read_gb_per_s', 'rows']"
 json_is 'd["predicted"]["rows"], d["predicted"].pop("decode_context_tokens"), d["predicted"]["context_tokens"] == d["context_tokens"], all(value > 0 for value in d["predicted"].values())' '(1, 0, True, True)'
 run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["predicted"]' None
@@ -295,7 +295,11 @@ run 0 --jsonl bench decode prompt verify decode --model "$work/short" -n 1; says
 rows_are '[r["case"] for r in rows if r["suite"] == "decode"][:1] == ["decode context 0"] and len([r for r in rows if r["case"] == "decode context 0"]) == 1'
 run 2 bench decode --model "$model" -c ""; says '--contexts names ""'
 run 2 bench kernels decode --formats "4 bit, groups of 64" -n 1 --model "$model" -c 9999; prints_nothing
-OUTRIDER_MAX_TOKENS=0 OUTRIDER_CTX=1 run 0 --panel-file off bench start --model "$model" -n 1
+cp -r "$model" "$work/panels"; rm -rf "$work/panels/.outrider"
+OUTRIDER_CTX=1 run 0 --panel-file off bench start --model "$work/panels" -n 1
+checks=$((checks + 1)); [ ! -e "$work/panels/.outrider" ] || failed "bench start --panel-file off left a panel file"
+run 0 --panel-file always bench start --model "$work/panels" -n 1
+checks=$((checks + 1)); [ -e "$work/panels/.outrider" ] || failed "bench start --panel-file always left no panel file"
 # An error or a signal in the middle: what was measured is told.
 peer() { printf '%s\n' "import signal, sys, time" 'print("{\"peer\": \"p\", \"most_context\": 100, \"most_rows\": 8}", flush=True)' "$2" >"$work/$1.py"; }
 peer dying 'sys.stdin.readline()'
