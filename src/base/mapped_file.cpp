@@ -15,9 +15,11 @@ namespace outrider {
 namespace {
 
 FileIdentity identity_of(const struct stat& status) {
-  constexpr std::int64_t kNanoseconds = 1'000'000'000;
+  const auto nanoseconds = [](const struct timespec& time) {
+    return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+  };
   return {static_cast<std::uint64_t>(status.st_size), static_cast<std::uint64_t>(status.st_ino),
-          static_cast<std::int64_t>(status.st_mtim.tv_sec) * kNanoseconds + status.st_mtim.tv_nsec};
+          nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)};
 }
 
 std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }

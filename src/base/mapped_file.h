@@ -8,10 +8,11 @@
 
 namespace outrider {
 
-// What tells one state of a file from another without reading it.
+// What tells one state of a file from another without reading it. The time of change (ctime) is the one that tools
+// which restore a file's time of modification cannot set.
 struct FileIdentity {
   std::uint64_t bytes = 0, inode = 0;
-  std::int64_t modified_ns = 0;
+  std::int64_t modified_ns = 0, changed_ns = 0;
   bool operator==(const FileIdentity&) const = default;
 };
 // Of the file `path` leads to now; all zero where there is none.

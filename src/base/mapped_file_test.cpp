@@ -94,6 +94,11 @@ TEST(FileIdentity, ChangesWithTheFileAndStaysWithAnOpenOne) {
   const MappedFile file(path);
   EXPECT_EQ(file_identity(path), file.identity());
   EXPECT_EQ(file.identity().bytes, 10u);
+  // Other bytes in place, with the old time of modification put back.
+  const auto modified = std::filesystem::last_write_time(path);
+  directory.write("a", "more bytes");
+  std::filesystem::last_write_time(path, modified);
+  EXPECT_NE(file_identity(path), file.identity());
   directory.write("b", "some bytes");
   std::filesystem::rename(directory.path() / "b", path);
   EXPECT_NE(file_identity(path), file.identity());

@@ -72,7 +72,7 @@ Bandwidth measure_bandwidth(const Engine& engine, const Answered& answer, int th
   const std::uint64_t taken = resident_bytes() + kMargin;
   const std::uint64_t unused = planned > taken ? planned - taken : 0;
   Bandwidth bandwidth;
-  bandwidth.no_room = unused < least_probe_bytes();
+  bandwidth.no_room = unused < kLeastProbeBytes;
   if (bandwidth.no_room) return bandwidth;
   bandwidth.machine_gb_per_s =
       measure_read_bandwidth(threads, static_cast<std::size_t>(std::min<std::uint64_t>(unused, probe_bytes())));

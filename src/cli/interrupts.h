@@ -3,7 +3,7 @@
 
 namespace outrider {
 
-// Installs the handlers (and ignores SIGPIPE: a closed reader is seen by write). Once, from main.
+// Installs the handlers (and ignores SIGPIPE and SIGXFSZ: write says what they would). Once, from main.
 void install_interrupts();
 
 // 0, or the exit code of the signal that came: 130 or 143.

@@ -185,7 +185,7 @@ class Engine {
 };
 
 // GB/s this machine reads sequentially with `threads` threads (0: default_threads()), measured now (about 0.2 s) over a
-// buffer of at most `buffer_bytes`. Meaningful from twice the last cache on: below, a cache is measured.
+// buffer of at most `buffer_bytes`. Meaningful from four times the last cache on: below, a cache counts.
 // Below 1 MiB it would be the loop: then nothing is allocated or measured, and 0 returned.
 double measure_read_bandwidth(int threads, std::size_t buffer_bytes = std::size_t{256} << 20);
 

@@ -79,8 +79,6 @@ MachineLimits MachineProbe::measure(double seconds) {
 
 std::size_t probe_bytes() { return std::max(std::size_t{256} << 20, 4 * last_cache_bytes(CpuFiles{})); }
 
-std::size_t least_probe_bytes() { return std::max(std::size_t{32} << 20, 2 * last_cache_bytes(CpuFiles{})); }
-
 double measure_read_bandwidth(int threads, std::size_t buffer_bytes) {
   if (buffer_bytes < kPieceBytes) return 0;
   constexpr double kSeconds = 0.2;

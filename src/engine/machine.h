@@ -22,7 +22,7 @@ struct MachineLimits {
 class MachineProbe {
  public:
   // The read bandwidth is measured over whole MiB of `buffer_bytes` (charged to MemoryPart::fixed). Meaningful from
-  // least_probe_bytes() on; below 1 MiB it is 0.
+  // probe_bytes() on; below 1 MiB it is 0.
   MachineProbe(Device& device, std::size_t buffer_bytes);
   double read_gb_per_s(double seconds);
   double gmac_per_s(PeakKind kind, double seconds);
@@ -38,7 +38,8 @@ class MachineProbe {
 
 // The buffer a probe takes where memory is plenty: four times the last cache, at least 256 MiB.
 std::size_t probe_bytes();
-// Where less is left, nothing is measured: twice the last cache, at least 32 MiB.
-std::size_t least_probe_bytes();
+// Where less is left, nothing is measured: four times the last cache of small machines. Where the last cache is larger,
+// a buffer of less than probe_bytes() measures that cache in part: the limit is then too high, never too low.
+inline constexpr std::size_t kLeastProbeBytes = std::size_t{32} << 20;
 
 }  // namespace outrider

@@ -64,7 +64,7 @@ SpeedPrediction predict(const ModelPlan& model, const MachineLimits& limits, std
 std::optional<SpeedPrediction> predict_speed(const LoadOptions& options, const MemoryPlan& plan) {
   // The process stays within the plan it prints: beside the buffer there is the program itself.
   constexpr std::uint64_t kProgramBytes = std::uint64_t{32} << 20;
-  if (!plan.fits() || plan.planned_bytes < kProgramBytes + least_probe_bytes()) return std::nullopt;
+  if (!plan.fits() || plan.planned_bytes < kProgramBytes + kLeastProbeBytes) return std::nullopt;
   const std::size_t room = std::min<std::uint64_t>(probe_bytes(), plan.planned_bytes - kProgramBytes);
   constexpr double kSecondsEach = 0.06;
   const auto device = make_cpu_device(options.threads);

@@ -15,6 +15,8 @@
 // accidents: whoever may write the file may also write the model.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -95,10 +97,10 @@ enum class PanelWrite : std::uint8_t { written, stopped, outdated, busy };
 
 // Writes `target` so that it appears whole or not at all: a temporary sibling, one per target and locked while it is
 // written, fsync, rename, fsync of the directory. `busy`: another process is writing it. `may_publish` is asked before
-// the rename (false: `outdated`), `stop` before every piece (true: `stopped`; may be empty). Error (runtime): cannot
-// write, disk full.
+// the rename (false: `outdated`), `stop` before every piece (true: `stopped`; may be empty). The file gets the access
+// `mode`. Error (runtime): cannot write, disk full.
 PanelWrite write_panel_file(const std::filesystem::path& target, const Fingerprint& fingerprint,
-                            std::vector<PanelContent> contents, const std::function<bool()>& stop,
+                            std::vector<PanelContent> contents, mode_t mode, const std::function<bool()>& stop,
                             const std::function<bool()>& may_publish);
 // Bytes such a file will have.
 std::uint64_t panel_file_bytes(std::span<const PanelContent> contents);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,7 +70,7 @@ Fingerprint some_fingerprint() {
 PanelWrite write(
     const fs::path& target, const Contents& contents, const std::function<bool()>& stop = {},
     const std::function<bool()>& may_publish = [] { return true; }) {
-  return write_panel_file(target, some_fingerprint(), contents.list, stop, may_publish);
+  return write_panel_file(target, some_fingerprint(), contents.list, 0640, stop, may_publish);
 }
 
 std::string read_all(const fs::path& path) {
@@ -295,6 +296,19 @@ TEST(PanelFile, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(write(dir / "m.panels", contents, {}, [] { return false; }), PanelWrite::outdated);
   EXPECT_EQ(files_in(dir.path()), 0u);
   EXPECT_THROW(write(dir / "none/m.panels", contents), Error);
+}
+
+TEST(PanelFile, HasTheAccessThatIsAskedFor) {
+  const TestDirectory dir;
+  ASSERT_EQ(write(dir / "m.panels", Contents()), PanelWrite::written);
+  EXPECT_EQ(fs::status(dir / "m.panels").permissions(), static_cast<fs::perms>(0640));
+}
+
+TEST(PanelFile, SaysWhatIsInTheWayOfItsTemporary) {
+  const TestDirectory dir;
+  ASSERT_EQ(mkfifo((dir / ".m.panels.tmp").c_str(), 0600), 0);
+  EXPECT_THAT(message_of([&] { write(dir / "m.panels", Contents()); }), HasSubstr("cannot lock"));
+  EXPECT_TRUE(fs::exists(dir / ".m.panels.tmp"));
 }
 
 TEST(PanelFile, LeavesNothingBehindOnAFullDisk) {

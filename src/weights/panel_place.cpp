@@ -55,8 +55,8 @@ Fingerprint panel_fingerprint(std::span<const OpenedFile> files, const nlohmann:
   // Only packed weights are kept: f32 is the slow reference, five times as large, and no start of it is in a hurry.
   std::string text = fmt::format("outrider packed weights, layout {}\n", kPanelLayoutVersion);
   for (const OpenedFile& file : files)
-    text += fmt::format("{} {} {} {}\n", in_quotes(file.path.filename().string()), file.identity.bytes,
-                        file.identity.modified_ns, file.identity.inode);
+    text += fmt::format("{} {} {} {} {}\n", in_quotes(file.path.filename().string()), file.identity.bytes,
+                        file.identity.modified_ns, file.identity.changed_ns, file.identity.inode);
   return sha256(text + config.dump());
 }
 

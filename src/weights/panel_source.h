@@ -2,6 +2,8 @@
 // where not; and the writing of that file for the next start.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -78,18 +80,21 @@ class PanelSource final : public ModelSource {
 std::unique_ptr<PanelSource> open_panel_source(const std::filesystem::path& path, PanelUse use);
 
 // Writes the file of a job into the first place that takes it, on a thread of idle priority that this object owns;
-// where none does, one log line says why. The destructor waits for the end, which `interrupted` (may be empty) brings
-// about at once.
+// where none does, one log line says why. The destructor raises the priority and waits at most kPatience, then gives up
+// and leaves nothing; at once while an exception is under way, and when `interrupted` (may be empty) says so.
 class PanelWriting {
  public:
   PanelWriting(PanelJob job, std::function<bool()> interrupted);
   PanelWriting(const PanelWriting&) = delete;
   PanelWriting& operator=(const PanelWriting&) = delete;
-  ~PanelWriting() = default;
+  ~PanelWriting();
+  static constexpr std::chrono::seconds kPatience{10};
 
  private:
   PanelJob job_;
   std::function<bool()> interrupted_;
+  std::atomic<std::chrono::steady_clock::time_point> deadline_{std::chrono::steady_clock::time_point::max()};
+  std::atomic<bool> finished_{false};
   std::jthread thread_;  // last: it reads the others
 };
 

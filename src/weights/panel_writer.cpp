@@ -27,16 +27,19 @@ class LockedTemporary {
  public:
   explicit LockedTemporary(const fs::path& target)
       : path_(target.parent_path() / ("." + target.filename().string() + ".tmp")) {
-    descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (descriptor_ < 0) fail(path_, "create");
     struct stat status{};
     const bool regular = fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
-    locked_ = regular && flock(descriptor_, LOCK_EX | LOCK_NB) == 0 && still_named();
+    if (!regular) errno = EEXIST;
+    const bool taken = regular && flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (!taken && (!regular || errno != EWOULDBLOCK)) give_up("lock");
+    locked_ = taken && still_named();
     if (locked_ && ftruncate(descriptor_, 0) != 0) {
       const int error = errno;
-      drop();
+      unlink(path_.c_str());
       errno = error;
-      fail(path_, "empty");
+      give_up("empty");
     }
     if (!locked_) close(std::exchange(descriptor_, -1));
   }
@@ -61,7 +64,8 @@ class LockedTemporary {
     sync_file_range(descriptor_, static_cast<off_t>(begin), static_cast<off_t>(at - begin), SYNC_FILE_RANGE_WRITE);
 #endif
   }
-  void publish(const fs::path& target) {
+  void publish(const fs::path& target, mode_t mode) {
+    if (fchmod(descriptor_, mode) != 0) fail(path_, "set the access of");
     if (fsync(descriptor_) != 0) fail(path_, "sync");
     if (rename(path_.c_str(), target.c_str()) != 0) fail(target, "rename to");
     close(std::exchange(descriptor_, -1));  // the name is gone: nothing is left to drop
@@ -69,6 +73,13 @@ class LockedTemporary {
   }
 
  private:
+  // For the constructor, after which no destructor runs.
+  [[noreturn]] void give_up(std::string_view doing) {
+    const int error = errno;
+    close(std::exchange(descriptor_, -1));
+    errno = error;
+    fail(path_, doing);
+  }
   // Whoever held the lock may have published the file meanwhile: it must not be touched under its new name.
   bool still_named() const {
     struct stat ours{}, named{};
@@ -169,7 +180,7 @@ std::uint64_t panel_file_bytes(std::span<const PanelContent> contents) {
 }
 
 PanelWrite write_panel_file(const fs::path& target, const Fingerprint& fingerprint, std::vector<PanelContent> contents,
-                            const std::function<bool()>& stop, const std::function<bool()>& may_publish) {
+                            mode_t mode, const std::function<bool()>& stop, const std::function<bool()>& may_publish) {
   std::uint64_t table_bytes = 0;
   PanelIndex index = laid_out(contents, table_bytes);
   index.fingerprint = fingerprint;
@@ -191,7 +202,7 @@ PanelWrite write_panel_file(const fs::path& target, const Fingerprint& fingerpri
   file.write(0, index_bytes(index, contents, table_bytes));
   if (stop && stop()) return PanelWrite::stopped;
   if (!may_publish()) return PanelWrite::outdated;
-  file.publish(target);
+  file.publish(target, mode);
   return PanelWrite::written;
 }
 
