@@ -256,8 +256,8 @@ MatrixRows rows_of(const AffineMatrix& m) {
   rows.info = {PackedKind::affine, m.type, m.bits, m.group, m.n, m.k, false};
   rows.affine = [m, width, groups](std::int64_t row, std::uint8_t* codes, std::byte* scales, std::byte* biases) {
     unpack_codes(m.weight + row * code_bytes(m.k, m.bits), m.bits, {codes, static_cast<std::size_t>(m.k)});
-    std::memcpy(scales, m.scales + row * groups * width, static_cast<std::size_t>(groups * width));
-    std::memcpy(biases, m.biases + row * groups * width, static_cast<std::size_t>(groups * width));
+    std::copy_n(m.scales + row * groups * width, groups * width, scales);  // width 0 is allowed: not memcpy
+    std::copy_n(m.biases + row * groups * width, groups * width, biases);
   };
   return rows;
 }
@@ -269,7 +269,7 @@ MatrixRows rows_of(const E2m1Matrix& m) {
   rows.fp4 = m.fp4;
   rows.e2m1 = [m, groups](std::int64_t row, std::uint8_t* codes, std::uint8_t* scales) {
     unpack_codes(m.weight + row * code_bytes(m.k, 4), 4, {codes, static_cast<std::size_t>(m.k)});
-    std::memcpy(scales, m.scales + row * groups, static_cast<std::size_t>(groups));
+    std::copy_n(reinterpret_cast<const std::uint8_t*>(m.scales) + row * groups, groups, scales);
   };
   return rows;
 }
@@ -278,7 +278,7 @@ MatrixRows rows_of(const DenseMatrix& m) {
   MatrixRows rows;
   rows.info = {PackedKind::dense, m.type, 0, 0, m.n, m.k, false};
   rows.dense = [m, bytes = static_cast<std::size_t>(m.k) * size_of(m.type)](std::int64_t row, std::byte* values) {
-    std::memcpy(values, m.values + static_cast<std::size_t>(row) * bytes, bytes);
+    std::copy_n(m.values + static_cast<std::size_t>(row) * bytes, bytes, values);
   };
   return rows;
 }
