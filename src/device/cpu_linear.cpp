@@ -18,6 +18,11 @@ constexpr std::int64_t kInlineValues = 4096;
 constexpr std::array<int, 4> kGroupWidths = {16, 32, 64, 128};
 constexpr std::int64_t kColumnUnit = 128;  // all group widths divide it
 
+// The place of a width in kGroupWidths; its size: none.
+std::size_t group_index(int group) {
+  return static_cast<std::size_t>(std::find(kGroupWidths.begin(), kGroupWidths.end(), group) - kGroupWidths.begin());
+}
+
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::size_t code_bytes(std::int64_t rows, std::int64_t width) { return static_cast<std::size_t>(rows * width) * 2; }
@@ -140,9 +145,8 @@ class CpuDevice::LinearWork {
       OUTRIDER_CHECK(part.residual->rows == rows_ && part.residual->width == w.n,
                      "residual [{}, {}], expected [{}, {}]", part.residual->rows, part.residual->width, rows_, w.n);
     if (w.coded())
-      OUTRIDER_CHECK(
-          std::find(kGroupWidths.begin(), kGroupWidths.end(), w.group) != kGroupWidths.end() && w.k % w.group == 0,
-          "{} inputs in groups of {}", w.k, w.group);
+      OUTRIDER_CHECK(group_index(w.group) < kGroupWidths.size() && w.k % w.group == 0, "{} inputs in groups of {}", w.k,
+                     w.group);
     forms_ |= input_form(w);
   }
 
@@ -164,8 +168,7 @@ class CpuDevice::LinearWork {
     if (w.kind == PackedKind::dense) {
       kernels_.dense_product(w, {0, 1}, floats_.row(rows.begin), floats_.stride, {0, count}, y.data, y.stride);
     } else {
-      const CodedRows& all = coded_[static_cast<std::size_t>(
-          std::find(kGroupWidths.begin(), kGroupWidths.end(), w.group) - kGroupWidths.begin())];
+      const CodedRows& all = coded_[group_index(w.group)];
       const CodedRows block = {all.codes + rows.begin * w.group, all.scales + rows.begin * 2, all.rows};
       kernels_.product(w, {0, 1}, block, {0, count}, y.data, y.stride);
     }

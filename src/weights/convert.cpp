@@ -1,13 +1,11 @@
 #include "weights/convert.h"
 
-#include <openssl/evp.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <memory>
 
 #include "base/log.h"
 #include "weights/convert_plan.h"
@@ -15,6 +13,7 @@
 #include "weights/json_strict.h"
 #include "weights/quantized.h"
 #include "weights/safetensors_writer.h"
+#include "weights/sha256.h"
 
 namespace outrider {
 namespace {
@@ -72,8 +71,7 @@ void check_cancelled(const ConvertOptions& options) {
 
 // SHA-256 over the weight files in name order.
 std::string hash_of(const std::vector<OpenedFile>& files, const ConvertOptions& options) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
-  OUTRIDER_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
+  Sha256 hash;
   constexpr std::size_t kPiece = 16 << 20;
   for (const OpenedFile& opened : files) {
     const MappedFile file(opened.path);
@@ -81,16 +79,11 @@ std::string hash_of(const std::vector<OpenedFile>& files, const ConvertOptions& 
     for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
       check_cancelled(options);
       const auto piece = bytes.subspan(at, std::min(kPiece, bytes.size() - at));
-      OUTRIDER_CHECK(EVP_DigestUpdate(context.get(), piece.data(), piece.size()) == 1);
+      hash.add(piece);
       file.drop_pages(at, piece.size());
     }
   }
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
-  unsigned length = 0;
-  OUTRIDER_CHECK(EVP_DigestFinal_ex(context.get(), digest.data(), &length) == 1);
-  std::string text;
-  for (unsigned i = 0; i < length; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
+  return fmt::format("{:02x}", fmt::join(hash.finish(), ""));
 }
 
 // Rows [begin, end) of a matrix in the form they are written in.

@@ -1,7 +1,5 @@
 #include "weights/panel_file.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 
 #include "weights/file_error.h"
@@ -136,16 +134,10 @@ std::uint64_t PanelEntry::bytes() const {
 }
 
 Fingerprint panel_seal(std::span<const std::byte> header, std::span<const std::byte> table) {
-  Fingerprint out{};
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  unsigned int size = 0;
-  const bool done = context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1 &&
-                    EVP_DigestUpdate(context, header.data(), kPanelSealedBytes) == 1 &&
-                    EVP_DigestUpdate(context, table.data(), table.size()) == 1 &&
-                    EVP_DigestFinal_ex(context, out.data(), &size) == 1;
-  EVP_MD_CTX_free(context);
-  if (!done) throw Error(ErrorKind::runtime, "cannot compute a SHA-256");
-  return out;
+  Sha256 hash;
+  hash.add(header.first(kPanelSealedBytes));
+  hash.add(table);
+  return hash.finish();
 }
 
 PanelIndex parse_panels(std::span<const std::byte> file, std::string_view origin) {

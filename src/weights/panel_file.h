@@ -31,6 +31,7 @@
 
 #include "base/mapped_file.h"
 #include "kernels/packed_matrix.h"
+#include "weights/sha256.h"
 
 namespace outrider {
 
@@ -40,7 +41,7 @@ inline constexpr std::uint32_t kPanelLayoutVersion = 1;
 // One write, one checksum, one task of a check: the large page of x86 and ARM, which the system can then map whole.
 inline constexpr std::size_t kPanelPieceBytes = std::size_t{2} << 20;
 
-using Fingerprint = std::array<std::uint8_t, 32>;
+using Fingerprint = Sha256Digest;
 
 enum class PanelEntryKind : std::uint8_t { matrix, vector };
 

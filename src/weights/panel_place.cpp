@@ -1,12 +1,11 @@
 #include "weights/panel_place.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "weights/file_error.h"
 #include "weights/local_models.h"
+#include "weights/sha256.h"
 
 namespace outrider {
 namespace {
@@ -14,11 +13,9 @@ namespace {
 namespace fs = std::filesystem;
 
 Fingerprint sha256(std::string_view text) {
-  Fingerprint out{};
-  unsigned int size = 0;
-  if (EVP_Digest(text.data(), text.size(), out.data(), &size, EVP_sha256(), nullptr) != 1)
-    throw Error(ErrorKind::runtime, "cannot compute a SHA-256");
-  return out;
+  Sha256 hash;
+  hash.add(text);
+  return hash.finish();
 }
 
 // models--<org>--<name>/snapshots/<revision> of the Hugging Face cache.

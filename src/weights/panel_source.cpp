@@ -39,8 +39,8 @@ PanelSource::PanelSource(std::unique_ptr<StoredModel> source, PanelUse use) : so
   file_ = current_file(places_, fingerprint_);
 }
 
-// The entry that answers for a tensor, null where the source must. Which forms packing
-// gives is the layout version's to say.
+// The entry that answers for a tensor, null where the source must. Which forms packing gives is
+// the layout version's to say.
 const PanelEntry* PanelSource::entry(std::string_view name, PanelEntryKind kind, std::int64_t n, std::int64_t k) const {
   const PanelEntry* found = file_ ? file_->find(name, kind) : nullptr;
   if (found == nullptr || (n >= 0 && found->form.n != n) || (k >= 0 && found->form.k != k)) return nullptr;

@@ -30,24 +30,22 @@ class LockedTemporary {
     descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (descriptor_ < 0) fail(path_, "create");
     struct stat status{};
-    const bool regular = fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
-    if (!regular) errno = EEXIST;
-    const bool taken = regular && flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
-    if (!taken && (!regular || errno != EWOULDBLOCK)) give_up("lock");
-    locked_ = taken && still_named();
-    if (locked_ && ftruncate(descriptor_, 0) != 0) {
+    if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) give_up("lock", EEXIST);
+    const bool taken = flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (!taken && errno != EWOULDBLOCK) give_up("lock", errno);
+    if (!taken || !still_named()) {
+      close(std::exchange(descriptor_, -1));
+    } else if (ftruncate(descriptor_, 0) != 0) {
       const int error = errno;
       unlink(path_.c_str());
-      errno = error;
-      give_up("empty");
+      give_up("empty", error);
     }
-    if (!locked_) close(std::exchange(descriptor_, -1));
   }
   LockedTemporary(const LockedTemporary&) = delete;
   LockedTemporary& operator=(const LockedTemporary&) = delete;
   ~LockedTemporary() { drop(); }
 
-  bool locked() const { return locked_; }
+  bool locked() const { return descriptor_ >= 0; }
 
   void write(std::uint64_t begin, std::span<const std::byte> bytes) {
     std::uint64_t at = begin;
@@ -74,8 +72,7 @@ class LockedTemporary {
 
  private:
   // For the constructor, after which no destructor runs.
-  [[noreturn]] void give_up(std::string_view doing) {
-    const int error = errno;
+  [[noreturn]] void give_up(std::string_view doing, int error) {
     close(std::exchange(descriptor_, -1));
     errno = error;
     fail(path_, doing);
@@ -93,8 +90,7 @@ class LockedTemporary {
   }
 
   fs::path path_;
-  int descriptor_ = -1;
-  bool locked_ = false;
+  int descriptor_ = -1;  // -1: another process is at work
 };
 
 template <class T>

@@ -6,10 +6,6 @@
 namespace outrider::linear::avx2 {
 namespace {
 
-constexpr int kInfBits = 0x7f800000;
-constexpr int kTinyBits = (127 - 100) << 23;  // 2^-100
-constexpr float kLargestCode = 32767.0F;
-
 OUTRIDER_AVX2_INLINE __m256i magnitude_bits(const float* x) {
   return _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)), _mm256_set1_epi32(0x7fffffff));
 }
@@ -35,13 +31,7 @@ OUTRIDER_AVX2_INLINE std::uint32_t code_group(const float* x, int group, std::in
     largest = _mm256_max_epi32(largest, _mm256_max_epi32(magnitude_bits(x + i), magnitude_bits(x + i + 8)));
   }
   const int bits = largest_of(largest);
-  if (bits >= kInfBits || bits < kTinyBits) {
-    std::memset(codes, 0, static_cast<std::size_t>(group) * sizeof *codes);
-    const std::uint32_t s = bits >= kInfBits ? 0x7fc00000U : 0U;
-    std::memcpy(s_and_sum, &s, sizeof s);
-    s_and_sum[1] = 0.0F;
-    return bits >= kInfBits ? kFaultNonFinite : 0;
-  }
+  if (!can_be_coded(bits)) return code_as_zeros(bits, group, codes, s_and_sum);
   float a;
   std::memcpy(&a, &bits, sizeof a);
   const __m256 factor = _mm256_set1_ps(kLargestCode / a);

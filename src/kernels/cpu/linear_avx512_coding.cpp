@@ -9,10 +9,6 @@ namespace outrider::linear {
 namespace avx512 {
 namespace {
 
-constexpr int kInfBits = 0x7f800000;
-constexpr int kTinyBits = (127 - 100) << 23;  // 2^-100
-constexpr float kLargestCode = 32767.0F;
-
 enum class Order { integers, planes };
 
 // Stores codes i .. i+15 of a group.
@@ -39,13 +35,7 @@ OUTRIDER_AVX512_INLINE std::uint32_t code_group(const float* x, int group, std::
     largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
   }
   const int bits = _mm512_reduce_max_epi32(largest);
-  if (bits >= kInfBits || bits < kTinyBits) {
-    std::memset(codes, 0, static_cast<std::size_t>(group) * sizeof *codes);
-    const std::uint32_t s = bits >= kInfBits ? 0x7fc00000U : 0U;
-    std::memcpy(s_and_sum, &s, sizeof s);
-    s_and_sum[1] = 0.0F;
-    return bits >= kInfBits ? kFaultNonFinite : 0;
-  }
+  if (!can_be_coded(bits)) return code_as_zeros(bits, group, codes, s_and_sum);
   float a;
   std::memcpy(&a, &bits, sizeof a);
   const __m512 factor = _mm512_set1_ps(kLargestCode / a);

@@ -45,6 +45,20 @@ inline void store_strip(const PackedMatrix& w, std::int64_t strip, const float* 
   for (std::int64_t r = 0; r < rows; ++r) std::memcpy(out + r * ldy, tile + r * stride, bytes);
 }
 
+// Coding of a group whose largest magnitude has these bits (numerics.md section 2): the vector forms code what can be
+// coded, all store the same for what cannot. code_as_zeros() returns the fault bits.
+inline constexpr int kInfBits = 0x7f800000;
+inline constexpr int kTinyBits = (127 - 100) << 23;  // 2^-100
+inline constexpr float kLargestCode = 32767.0F;
+inline bool can_be_coded(int bits) { return bits < kInfBits && bits >= kTinyBits; }
+inline std::uint32_t code_as_zeros(int bits, int group, std::int16_t* codes, float* s_and_sum) {
+  std::memset(codes, 0, static_cast<std::size_t>(group) * sizeof *codes);
+  const std::uint32_t s = bits >= kInfBits ? 0x7fc00000U : 0U;
+  std::memcpy(s_and_sum, &s, sizeof s);
+  s_and_sum[1] = 0.0F;
+  return bits >= kInfBits ? kFaultNonFinite : 0;
+}
+
 // Asks for the line `ahead` bytes after p. An address beyond the matrix is harmless: a prefetch never faults, and the
 // sum is formed on integers so that no pointer leaves its array.
 inline void prefetch_ahead(const void* p, std::size_t ahead) {
