@@ -51,20 +51,24 @@ void futex_wake(std::atomic<std::uint32_t>& word, int threads) {
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
 }
 
-// Returns true as soon as ready() holds, false after kSpin.
-template <class Ready>
-bool spin_until(Ready ready) {
+// Returns true as soon as ready() holds, false after kSpin. Between two looks: idle().
+template <class Ready, class Idle>
+bool spin_until(Ready ready, Idle idle) {
   const auto start = std::chrono::steady_clock::now();
   for (;;) {
     for (int i = 0; i < kPausesPerLook; ++i) {
       if (ready()) return true;
-      pause();
+      idle();
     }
     const auto waited = std::chrono::steady_clock::now() - start;
     if (waited > kSpin) return ready();
     if (waited > kPauseOnly) sched_yield();
   }
 }
+
+// Lines a waiting thread asks for between two looks: few enough that it sees the end of its wait within a microsecond.
+constexpr std::size_t kFetchLines = 8;
+constexpr std::size_t kLine = 64;
 
 #if defined(__x86_64__)
 constexpr std::uint32_t kControl = 0x1F80;      // all exceptions masked, half to even, no FTZ, no DAZ
@@ -106,6 +110,15 @@ void check_float_environment() {
 // that comes late either claims an index of the loop then open or gets nothing; nobody waits for threads, only for
 // claimed indices.
 struct WorkerPool::Impl {
+  // The hint of read_ahead() for one thread. The caller may write it while the thread reads: the worst is a useless
+  // fetch.
+  struct alignas(64) Hint {
+    std::atomic<const std::byte*> start{nullptr};
+    std::atomic<std::size_t> bytes{0};
+    const std::byte* seen = nullptr;  // the thread's own: the hint it fetches, and how far it got
+    std::size_t fetched = 0;
+  };
+
   alignas(64) std::atomic<std::int64_t> remaining{0};
   alignas(64) std::atomic<std::int64_t> finished{0};
   std::atomic<std::uint32_t> caller_parked{0};
@@ -115,10 +128,11 @@ struct WorkerPool::Impl {
   std::atomic<bool> running{false};
   const Task* task = nullptr;  // written only while no loop is open and every claim is reported
   std::int64_t tasks = 0;
+  std::vector<Hint> hints;  // one per thread
   std::vector<CpuSet> places;
   std::vector<std::jthread> workers;
 
-  Impl(int threads, std::vector<CpuSet> cpus) : places(std::move(cpus)) {
+  Impl(int threads, std::vector<CpuSet> cpus) : hints(static_cast<std::size_t>(threads)), places(std::move(cpus)) {
     workers.reserve(static_cast<std::size_t>(threads - 1));
     try {
       for (int thread = 1; thread < threads; ++thread) workers.emplace_back([this, thread] { work(thread); });
@@ -162,6 +176,19 @@ struct WorkerPool::Impl {
     }
   }
 
+  // What a waiting thread does between two looks.
+  void fetch_or_pause(int thread) noexcept {
+    Hint& own = hints[static_cast<std::size_t>(thread)];
+    if (const std::byte* start = own.start.load(std::memory_order_relaxed); own.seen != start) {
+      own.seen = start;
+      own.fetched = 0;
+    }
+    if (own.fetched >= own.bytes.load(std::memory_order_relaxed)) return pause();
+    for (std::size_t line = 0; line < kFetchLines; ++line)
+      __builtin_prefetch(own.seen + own.fetched + line * kLine, 0, 2);
+    own.fetched += kFetchLines * kLine;
+  }
+
   void work(int thread) noexcept {
     pthread_setname_np(pthread_self(), fmt::format("outrider-{}", thread).c_str());
     if (!places.empty()) pin_this_thread(places[static_cast<std::size_t>(thread)]);
@@ -171,7 +198,8 @@ struct WorkerPool::Impl {
       seen = epoch.load(std::memory_order_acquire);
       claim_and_run(thread);
       if (stop.load(std::memory_order_acquire)) return;
-      if (spin_until([&] { return epoch.load(std::memory_order_acquire) != seen; })) continue;
+      if (spin_until([&] { return epoch.load(std::memory_order_acquire) != seen; }, [&] { fetch_or_pause(thread); }))
+        continue;
       parked.fetch_add(1);
       while (epoch.load() == seen) futex_wait(epoch, seen);
       parked.fetch_sub(1);
@@ -180,7 +208,7 @@ struct WorkerPool::Impl {
 
   void wait_for_finish() {
     const auto all_finished = [this] { return finished.load(std::memory_order_acquire) == tasks; };
-    if (spin_until(all_finished)) return;
+    if (spin_until(all_finished, [this] { fetch_or_pause(0); })) return;
     for (;;) {
       caller_parked = 1;
       if (finished.load() == tasks) break;
@@ -193,7 +221,7 @@ struct WorkerPool::Impl {
 // The tasks waited for are claimed and short: parking would cost more than they take.
 void StageGate::wait_longer() const {
   const auto arrived = [this] { return missing_.load(std::memory_order_acquire) <= 0; };
-  while (!spin_until(arrived)) sched_yield();
+  while (!spin_until(arrived, pause)) sched_yield();
 }
 
 WorkerPool::WorkerPool(int threads)
@@ -211,6 +239,14 @@ WorkerPool::WorkerPool(int threads, std::vector<CpuSet> places) {
 WorkerPool::~WorkerPool() = default;
 
 int WorkerPool::threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
+
+void WorkerPool::read_ahead(std::span<const std::byte* const> starts, std::size_t bytes) {
+  OUTRIDER_CHECK(starts.size() == impl_->hints.size(), "{} addresses for {} threads", starts.size(), threads());
+  for (std::size_t t = 0; t < starts.size(); ++t) {
+    impl_->hints[t].bytes.store(starts[t] == nullptr ? 0 : bytes, std::memory_order_relaxed);
+    impl_->hints[t].start.store(starts[t], std::memory_order_relaxed);
+  }
+}
 
 void WorkerPool::run(std::int64_t tasks, const Task& task) {
   OUTRIDER_CHECK(tasks >= 0, "{} tasks", tasks);

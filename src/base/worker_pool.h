@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/cpu_placement.h"
@@ -27,6 +29,10 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   int threads() const;
+  // What the threads will read next, `bytes` from one address per thread (null: nothing): a thread that waits, for the
+  // end of a loop or for the next one, fetches its part into its cache. From the thread that calls run(). A hint only:
+  // nothing is read, so the memory need not be there any more.
+  void read_ahead(std::span<const std::byte* const> starts, std::size_t bytes);
   // Calls task(index, thread) for every index in [0, tasks), thread in [0, threads()), and returns when all are done.
   // `task` must not throw. Which thread runs which index is not defined.
   void run(std::int64_t tasks, const std::function<void(std::int64_t index, int thread)>& task);

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include <array>
 #include <atomic>
 #include <cfenv>
 #include <chrono>
@@ -48,6 +49,20 @@ TEST(WorkerPool, RunsEveryIndexExactlyOnce) {
       for (const auto& hit : hits) ASSERT_EQ(hit, 1) << threads << " threads, " << tasks << " tasks";
     }
   }
+}
+
+TEST(WorkerPool, ReadsAheadWithoutNeedingTheMemory) {
+  WorkerPool pool(3);
+  std::vector<std::byte> here(4096);
+  const auto* const nowhere = reinterpret_cast<const std::byte*>(std::uintptr_t{64});
+  for (int loop = 0; loop < 100; ++loop) {
+    const std::array<const std::byte*, 3> starts = {here.data(), nullptr, nowhere};
+    pool.read_ahead(starts, std::size_t{1} << 20);
+    std::atomic<int> done{0};
+    pool.run(8, [&](std::int64_t, int) { ++done; });
+    ASSERT_EQ(done, 8);
+  }
+  EXPECT_DEATH(pool.read_ahead({}, 1), "0 addresses for 3 threads");
 }
 
 TEST(WorkerPool, GivesEachThreadIndexToOneThreadOnly) {

@@ -51,7 +51,9 @@ double ln_of_tiles(std::span<const float> tile_max, const float* tile_sum, float
 }  // namespace
 
 CpuDevice::CpuDevice(int threads, const KernelTable& kernels)
-    : pool_(threads), kernels_(kernels), name_(fmt::format("cpu {}", name_of(kernels.isa))) {}
+    : pool_(threads), kernels_(kernels), name_(fmt::format("cpu {}", name_of(kernels.isa))), shares_(pool_.threads()) {
+  weight_order_.starts.resize(static_cast<std::size_t>(pool_.threads()));
+}
 
 std::unique_ptr<Device> make_cpu_device(int threads) { return std::make_unique<CpuDevice>(threads, kernels()); }
 

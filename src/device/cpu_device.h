@@ -9,7 +9,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
+#include "base/shares.h"
 #include "base/worker_pool.h"
 #include "device/device.h"
 
@@ -60,12 +63,22 @@ class CpuDevice final : public Device {
     }
   }
 
+  // Where the threads' shares of a linear operation begin. The operation after one is taken to be the one that followed
+  // it last time: a model's steps are all alike.
+  struct WeightOrder {
+    std::vector<const std::byte*> starts;  // of the operation at hand, one per thread
+    const std::byte* last = nullptr;       // names the operation before it: its first weights
+    std::unordered_map<const std::byte*, std::vector<const std::byte*>> followers;  // one entry per operation of models
+  };
+
   class LinearWork;     // cpu_linear.cpp
   class AttentionWork;  // cpu_attention.cpp
 
   WorkerPool pool_;
   const KernelTable& kernels_;
   std::string name_;
+  Shares shares_;  // of the linear operation at hand
+  WeightOrder weight_order_;
   // Of log_normalizers(): two floats per tile of 256 for 16 rows.
   AlignedBuffer tiles_;
 };

@@ -15,6 +15,8 @@ constexpr std::int64_t kRowBlock = 128;
 constexpr std::int64_t kMaxParts = 8;
 // Input values brought into form by the caller alone; above, the work is shared in pieces of about this size.
 constexpr std::int64_t kInlineValues = 4096;
+// What a waiting thread fetches of the next operation's weights: half of a small L2 cache.
+constexpr std::size_t kReadAheadBytes = std::size_t{256} << 10;
 constexpr std::array<int, 4> kGroupWidths = {16, 32, 64, 128};
 constexpr std::int64_t kColumnUnit = 128;  // all group widths divide it
 
@@ -106,33 +108,59 @@ class CpuDevice::LinearWork {
   // Stage 1: fill(index, thread) for [0, fills). Stage 2: all strips over all blocks of rows.
   template <class Fill>
   void run_stages(std::int64_t fills, Fill&& fill) {
-    const std::int64_t blocks = ceil_div(rows_, kRowBlock), block_rows = ceil_div(rows_, blocks);
-    std::array<std::int64_t, kMaxParts + 1> first_strip{};
-    for (std::size_t p = 0; p < parts_.size(); ++p) first_strip[p + 1] = first_strip[p] + parts_[p].weight->strips();
-    const std::int64_t strips = first_strip[parts_.size()];
-    // A handful of strips per claim where there are many: one thread then reads one longer stream.
-    const std::int64_t step = std::clamp<std::int64_t>(strips / (16 * device_.threads()), 1, 8);
-    const std::int64_t claims = ceil_div(strips, step);
+    blocks_ = ceil_div(rows_, kRowBlock);
+    for (std::size_t p = 0; p < parts_.size(); ++p) first_strip_[p + 1] = first_strip_[p] + parts_[p].weight->strips();
     // A single fill is worth no wait of the others: the caller does it before they wake.
     if (fills == 1) {
       fill(std::int64_t{0}, 0);
       fills = 0;
     }
+    const std::int64_t tasks = blocks_ * first_strip_[parts_.size()];
+    device_.shares_.deal(tasks);
+    read_ahead();
     StageGate filled(fills);
-    device_.parallel(fills + claims * blocks, [&](std::int64_t index, int thread) {
+    device_.parallel(fills + tasks, [&](std::int64_t index, int thread) {
       if (index < fills) {
         fill(index, thread);
         filled.arrive();
         return;
       }
       filled.wait();
-      const std::int64_t begin = (index - fills) % claims * step, first = (index - fills) / claims * block_rows;
-      std::size_t p = 0;
-      for (std::int64_t s = begin; s < std::min(strips, begin + step); ++s) {
-        while (s >= first_strip[p + 1]) ++p;
-        multiply_strip(parts_[p], s - first_strip[p], {first, std::min(rows_, first + block_rows)});
-      }
+      const Task task = task_at(device_.shares_.take(thread));
+      multiply_strip(parts_[task.part], task.strip, task.rows);
     });
+  }
+
+  struct Task {
+    std::size_t part;
+    std::int64_t strip;
+    Range rows;
+  };
+
+  // Strips follow each other, then blocks of rows: threads on different blocks meet the same strips in the shared
+  // cache.
+  Task task_at(std::int64_t task) const {
+    const std::int64_t strips = first_strip_[parts_.size()], block_rows = ceil_div(rows_, blocks_);
+    const std::int64_t strip = task % strips, first = task / strips * block_rows;
+    std::size_t p = 0;
+    while (strip >= first_strip_[p + 1]) ++p;
+    return {p, strip - first_strip_[p], {first, std::min(rows_, first + block_rows)}};
+  }
+
+  // Tells the pool where the threads' shares of the operation after this one begin, by what followed it last time.
+  void read_ahead() {
+    WeightOrder& order = device_.weight_order_;
+    const std::int64_t tasks = blocks_ * first_strip_[parts_.size()];
+    for (std::size_t t = 0; t < order.starts.size(); ++t) {
+      const std::int64_t begin = device_.shares_.begin(static_cast<int>(t));
+      const Task task = task_at(std::min(begin, tasks - 1));
+      const PackedMatrix& w = *parts_[task.part].weight;
+      order.starts[t] = w.data + w.offset(task.strip, 0, 0);
+    }
+    order.followers[order.last] = order.starts;
+    order.last = parts_[0].weight->data;
+    const auto next = order.followers.find(order.last);
+    if (next != order.followers.end()) device_.pool_.read_ahead(next->second, kReadAheadBytes);
   }
 
   void check_part(const LinearPart& part) {
@@ -188,6 +216,8 @@ class CpuDevice::LinearWork {
   std::int64_t rows_, width_;
   std::span<const LinearPart> parts_;
   std::uint32_t forms_ = 0;
+  std::int64_t blocks_ = 0;
+  std::array<std::int64_t, kMaxParts + 1> first_strip_{};  // of each part in the list of all strips
   std::array<CodedRows, kGroupWidths.size()> coded_{};
   Tensor floats_;
 };
