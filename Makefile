@@ -14,6 +14,7 @@ PROMPT ?= Explain in two sentences why the sky is blue.
 -include build/toolchain.mk
 
 LAUNCHER := -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache
+export CCACHE_SLOPPINESS = pch_defines,time_macros
 # $(call configure,folder,flags): the toolchain file is read by the shell so that a fresh setup counts at once.
 configure = CXX=$$(sed -n 's/^CXX := //p' build/toolchain.mk) && CC=$$(sed -n 's/^CC := //p' build/toolchain.mk) && \
   cmake -G Ninja -S . -B $(1) -DCMAKE_CXX_COMPILER=$$CXX -DCMAKE_C_COMPILER=$$CC $(LAUNCHER) $(2) >/dev/null
