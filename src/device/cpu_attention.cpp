@@ -181,7 +181,7 @@ class CpuDevice::AttentionWork {
     std::int64_t queries = 0;
     for (std::int64_t t = first_token(tile, chunk); t < tile.end; ++t)
       for (std::int64_t h = 0; h < group; ++h, ++queries) {
-        q[queries] = q_.row(t) + (kv_head * group + h) * width;
+        q[queries] = q_.row(t) + (kv_head * group + h) * shape_.q_stride();
         last_key[queries] = tile.position + t - tile.begin;
       }
     std::array<const std::byte*, kChunkBlocks> k_blocks{}, v_blocks{};
@@ -249,8 +249,8 @@ void CpuDevice::attention(const AttentionShape& shape, const RaggedBatch& batch,
   check_batch(batch);
   OUTRIDER_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads over {} kv heads", shape.heads,
                  shape.kv_heads);
-  OUTRIDER_CHECK(q.rows == batch.size() && q.width == shape.heads * shape.head_width && out.rows == q.rows &&
-                     out.width == q.width && out.data != q.data,
+  OUTRIDER_CHECK(q.rows == batch.size() && q.width == shape.heads * shape.q_stride() && out.rows == q.rows &&
+                     out.width == shape.heads * shape.head_width && out.data != q.data,
                  "q [{}, {}], out [{}, {}] for {} tokens", q.rows, q.width, out.rows, out.width, batch.size());
   OUTRIDER_CHECK(
       layout.kv_heads == shape.kv_heads && layout.head_width == shape.head_width && layer >= 0 && layer < layout.layers,

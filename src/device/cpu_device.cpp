@@ -142,7 +142,7 @@ void CpuDevice::rope_store(const AttentionShape& shape, const RopeAngles& angles
                            std::uint32_t* faults, std::int64_t* clamps) {
   const std::int64_t tokens = batch.size(), width = shape.head_width, half = shape.rotary_half;
   check_batch(batch);
-  check_tensor(q, tokens, shape.heads * width, "q");
+  check_tensor(q, tokens, shape.heads * shape.q_stride(), "q");
   check_tensor(k, tokens, shape.kv_heads * width, "k");
   check_tensor(v, tokens, shape.kv_heads * width, "v");
   OUTRIDER_CHECK(layout.kv_heads == shape.kv_heads && layout.head_width == width && layer >= 0 && layer < layout.layers,
@@ -164,8 +164,9 @@ void CpuDevice::rope_store(const AttentionShape& shape, const RopeAngles& angles
       while (t >= batch.rows[r].end) ++r;
       const BatchRow& row = batch.rows[r];
       for (std::int64_t h = 0; h < shape.heads; ++h) {
-        ready(q.row(t) + h * width, shape.q_norm, t);
-        kernels_.scale(q.row(t) + h * width, q_scale, width, q.row(t) + h * width);
+        float* const head = q.row(t) + h * shape.q_stride();
+        ready(head, shape.q_norm, t);
+        kernels_.scale(head, q_scale, width, head);
       }
       const std::int64_t position = row.position + t - row.begin;
       std::byte* block = row.blocks[static_cast<std::size_t>(position / kBlockKeys)];

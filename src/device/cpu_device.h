@@ -34,6 +34,8 @@ class CpuDevice final : public Device {
                    std::uint32_t* faults) override;
   void swiglu(Tensor gate, Tensor up) override;
   void swiglu_linear(Tensor gate, Tensor up, const LinearPart& part, Arena& arena, std::uint32_t* faults) override;
+  void gated_linear(const AttentionShape& shape, Tensor o, Tensor q, const LinearPart& part, Arena& arena,
+                    std::uint32_t* faults) override;
   void rope_angles(const RaggedBatch& batch, std::span<const RowFrequencies> rows, RopeAngles out) override;
   void rope_store(const AttentionShape& shape, const RopeAngles& angles, const RaggedBatch& batch,
                   const KvLayout& layout, std::int64_t layer, Tensor q, Tensor k, Tensor v, std::uint32_t* faults,

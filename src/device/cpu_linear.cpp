@@ -265,6 +265,29 @@ void CpuDevice::swiglu_linear(Tensor gate, Tensor up, const LinearPart& part, Ar
   });
 }
 
+void CpuDevice::gated_linear(const AttentionShape& shape, Tensor o, Tensor q, const LinearPart& part, Arena& arena,
+                             std::uint32_t* faults) {
+  check_float_environment();
+  const std::int64_t width = shape.head_width;
+  OUTRIDER_CHECK(shape.gate == AttentionGate::sigmoid, "an attention without a gate");
+  OUTRIDER_CHECK(o.rows == q.rows && o.width == shape.heads * width && q.width == shape.heads * shape.q_stride(),
+                 "o [{}, {}], q [{}, {}]", o.rows, o.width, q.rows, q.width);
+  if (o.rows == 0) return;
+  Arena::Scope scope(arena);
+  LinearWork work(*this, o.rows, o.width, {&part, 1}, arena);
+  work.set_floats(o);
+  work.run_by_columns([&](std::int64_t t, Range columns, int) {
+    float* const x = o.row(t);
+    for (std::int64_t c = columns.begin; c < columns.end;) {
+      const std::int64_t within = c % width, count = std::min(columns.end - c, width - within);
+      const float* gate = q.row(t) + c / width * shape.q_stride() + width + within;
+      kernels_.sigmoid_mul(gate, x + c, count, x + c);
+      c += count;
+    }
+    if (work.reads_codes()) work.code(x + columns.begin, t, columns, faults);
+  });
+}
+
 std::size_t CpuDevice::linear_scratch_bytes(LinearOperation operation, std::int64_t tokens, std::int64_t width,
                                             std::uint32_t forms) const {
   std::size_t bytes = 0;

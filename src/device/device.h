@@ -22,7 +22,11 @@ struct LinearPart {
   Tensor out;                        // [T, n]
 };
 
-// What attention needs of one layer: heads, RoPE and the optional per-head norms.
+// sigmoid: a head of q is [2D], D queries and then D gates, which attention leaves alone and gated_linear() reads
+// (models.md 3.2).
+enum class AttentionGate : std::uint8_t { none, sigmoid };
+
+// What attention needs of one layer: heads, RoPE, the optional per-head norms and output gate.
 struct AttentionShape {
   std::int64_t heads = 0;        // H
   std::int64_t kv_heads = 0;     // K
@@ -32,6 +36,9 @@ struct AttentionShape {
   const float* q_norm = nullptr;  // [D] or null: rms norm per head before RoPE
   const float* k_norm = nullptr;
   float norm_eps = 0;
+  AttentionGate gate = AttentionGate::none;
+
+  std::int64_t q_stride() const { return gate == AttentionGate::none ? head_width : 2 * head_width; }  // of a head in q
 };
 
 // cos and sin of this step's positions, shared by all layers: [T, R/2] each.
@@ -46,7 +53,7 @@ struct RowFrequencies {
 };
 
 // Which fused operation a scratch plan is about.
-enum class LinearOperation : std::uint8_t { linear, norm_linear, swiglu_linear };
+enum class LinearOperation : std::uint8_t { linear, norm_linear, swiglu_linear, gated_linear };
 
 // The input form a weight reads, as one bit: its group width G (16, 32, 64, 128), or 1 for the f32 rows of dense
 // weights.
@@ -78,14 +85,19 @@ class Device {
   // part over x = silu(gate)*up (gate is overwritten): SwiGLU and the coding of its result in one pass.
   virtual void swiglu_linear(Tensor gate, Tensor up, const LinearPart& part, Arena& arena, std::uint32_t* faults) = 0;
 
+  // part over x = o*sigmoid(gate) (o [T,H*D] is overwritten), the gates those of q [T,H*2D]: `shape` has a gate.
+  virtual void gated_linear(const AttentionShape& shape, Tensor o, Tensor q, const LinearPart& part, Arena& arena,
+                            std::uint32_t* faults) = 0;
+
   // angles for every token of the batch; `rows` has one entry per batch row.
   virtual void rope_angles(const RaggedBatch& batch, std::span<const RowFrequencies> rows, RopeAngles out) = 0;
-  // Per token and head: optional norms, RoPE, scaling of q by D^-1/2 (in place in q [T,H*D]), and the store of k and v
-  // [T,K*D] (k is overwritten) into the rows' blocks of `layer`. Adds the clamped values to *clamps.
+  // Per token and head: optional norms, RoPE, scaling of q by D^-1/2 (in place in q, see attention()), and the store of
+  // k and v [T,K*D] (k is overwritten) into the rows' blocks of `layer`. Adds the clamped values to *clamps.
   virtual void rope_store(const AttentionShape& shape, const RopeAngles& angles, const RaggedBatch& batch,
                           const KvLayout& layout, std::int64_t layer, Tensor q, Tensor k, Tensor v,
                           std::uint32_t* faults, std::int64_t* clamps) = 0;
-  // out [T,H*D]: every token attends to its own row's keys at positions <= its own. Scratch from `arena`.
+  // out [T,H*D]: every token attends to its own row's keys at positions <= its own. q [T,H*shape.q_stride()], of each
+  // head the first D. Scratch from `arena`.
   virtual void attention(const AttentionShape& shape, const RaggedBatch& batch, const KvLayout& layout,
                          std::int64_t layer, Tensor q, Tensor out, Arena& arena) = 0;
 

@@ -72,9 +72,10 @@ struct KernelTable {
   // --- Vectors ---
   // y = (x*r)*w, r = 1/sqrt(sum/E + eps), the sum by 16 lanes and the tree (section 4). y may be x.
   void (*rms_norm)(const float* x, const float* w, std::int64_t width, float eps, float* y);
-  void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* y);  // y = silu(gate)*up; y may be gate
-  void (*add)(const float* x, const float* y, std::int64_t n, float* z);           // z = x + y; z may be y
-  void (*scale)(const float* x, float factor, std::int64_t n, float* y);           // y = x*factor; y may be x
+  void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* y);    // y = silu(gate)*up; y may be gate
+  void (*sigmoid_mul)(const float* gate, const float* x, std::int64_t n, float* y);  // y = x*sigmoid(gate); y may be x
+  void (*add)(const float* x, const float* y, std::int64_t n, float* z);             // z = x + y; z may be y
+  void (*scale)(const float* x, float factor, std::int64_t n, float* y);             // y = x*factor; y may be x
 
   // --- RoPE (sections 1 and 4; models.md 2.2) ---
   // cos[i] = f32(cos64(f64(f32(position)*inv_freq[i]))) * m (the f32 product only when m != 1), sin alike; i < half.

@@ -29,12 +29,12 @@ TEST(KernelTable, HasEveryKernelInEveryTableOfThisProcessor) {
     }
     EXPECT_EQ(table->isa, isa);
     const void* const kernels[] = {
-        (const void*)table->code_rows,    (const void*)table->product,       (const void*)table->dense_product,
-        (const void*)table->unpack_row,   (const void*)table->rms_norm,      (const void*)table->silu_mul,
-        (const void*)table->add,          (const void*)table->scale,         (const void*)table->rope_angles,
-        (const void*)table->rope_rotate,  (const void*)table->store_kv,      (const void*)table->attend_chunk,
-        (const void*)table->attend_merge, (const void*)table->attend_finish, (const void*)table->logp_tiles,
-        (const void*)table->argmax};
+        (const void*)table->code_rows,    (const void*)table->product,      (const void*)table->dense_product,
+        (const void*)table->unpack_row,   (const void*)table->rms_norm,     (const void*)table->silu_mul,
+        (const void*)table->sigmoid_mul,  (const void*)table->add,          (const void*)table->scale,
+        (const void*)table->rope_angles,  (const void*)table->rope_rotate,  (const void*)table->store_kv,
+        (const void*)table->attend_chunk, (const void*)table->attend_merge, (const void*)table->attend_finish,
+        (const void*)table->logp_tiles,   (const void*)table->argmax};
     EXPECT_THAT(kernels, testing::Each(testing::NotNull())) << name_of(isa);
   }
 }

@@ -124,6 +124,14 @@ TEST(RopeAngles, MultiplyByTheAttentionFactorInF32) {
   }
 }
 
+TEST(SigmoidMul, IsTheInputTimesTheScalarSigmoid) {
+  Random random(15);
+  const std::vector<float> gate = bells(100, random, 5.0F), x = bells(100, random);
+  std::vector<float> y(100);
+  portable().sigmoid_mul(gate.data(), x.data(), 100, y.data());
+  for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(bits(y[i]), bits(x[i] * sigmoid32(gate[i])));
+}
+
 TEST(RopeRotate, TurnsPairsAndLeavesTheRestAlone) {
   Random random(5);
   for (RopePairs pairs : {RopePairs::half_split, RopePairs::interleaved}) {
@@ -189,6 +197,8 @@ TEST_P(VectorRows, GiveThePortableBytesForEveryLengthAndKindOfInput) {
       });
       compare(portable(), table(), a, b,
               [&](const KernelTable& t, const float* x, const float* w, float* y) { t.silu_mul(x, w, length, y); });
+      compare(portable(), table(), a, b,
+              [&](const KernelTable& t, const float* x, const float* w, float* y) { t.sigmoid_mul(x, w, length, y); });
       compare(portable(), table(), a, b,
               [&](const KernelTable& t, const float* x, const float* w, float* y) { t.add(x, w, length, y); });
       compare(portable(), table(), a, b,

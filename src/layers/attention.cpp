@@ -9,10 +9,10 @@ void Attention::forward(const Step& step, const RaggedBatch& batch, const RopeAn
                         std::int64_t layer, const Norm& norm, Tensor h) const {
   auto& [device, arena, faults, clamps] = step;
   Arena::Scope scope(arena);
-  const Tensor attended = arena.tensor(batch.size(), q_proj.n());
+  const Tensor attended = arena.tensor(batch.size(), o_proj.k());
+  const Tensor q = arena.tensor(batch.size(), q_proj.n());  // its gates are read last
   {
     Arena::Scope projections(arena);
-    const Tensor q = arena.tensor(batch.size(), q_proj.n());
     const Tensor k = arena.tensor(batch.size(), k_proj.n());
     const Tensor v = arena.tensor(batch.size(), v_proj.n());
     device.norm_linear(h, norm.data(), norm.eps, std::array{q_proj.part(q), k_proj.part(k), v_proj.part(v)}, arena,
@@ -20,22 +20,27 @@ void Attention::forward(const Step& step, const RaggedBatch& batch, const RopeAn
     device.rope_store(shape, angles, batch, layout, layer, q, k, v, faults, clamps);
     device.attention(shape, batch, layout, layer, q, attended, arena);
   }
-  device.linear(attended, std::array{o_proj.part(h, &h)}, arena, faults);
+  const LinearPart out = o_proj.part(h, &h);
+  if (shape.gate == AttentionGate::none)
+    device.linear(attended, {&out, 1}, arena, faults);
+  else
+    device.gated_linear(shape, attended, q, out, arena, faults);
 }
 
 std::size_t Attention::scratch_bytes(const Device& device, std::int64_t tokens, std::int64_t rows,
                                      std::int64_t context_tokens) const {
-  const auto tensor_bytes = [&](const Linear& linear) {
-    return arena_bytes(static_cast<std::size_t>(tokens * linear.n()) * sizeof(float));
+  const auto tensor_bytes = [&](std::int64_t width) {
+    return arena_bytes(static_cast<std::size_t>(tokens * width) * sizeof(float));
   };
   const std::uint32_t forms =
       input_form(q_proj.weight.view) | input_form(k_proj.weight.view) | input_form(v_proj.weight.view);
-  const std::size_t projections = tensor_bytes(q_proj) + tensor_bytes(k_proj) + tensor_bytes(v_proj);
   const std::size_t inputs = device.linear_scratch_bytes(LinearOperation::norm_linear, tokens, q_proj.k(), forms);
   const std::size_t attending = device.attention_scratch_bytes(tokens, rows, shape, context_tokens);
-  const std::size_t output =
-      device.linear_scratch_bytes(LinearOperation::linear, tokens, o_proj.k(), input_form(o_proj.weight.view));
-  return tensor_bytes(q_proj) + std::max(projections + std::max(inputs, attending), output);
+  const LinearOperation last =
+      shape.gate == AttentionGate::none ? LinearOperation::linear : LinearOperation::gated_linear;
+  const std::size_t output = device.linear_scratch_bytes(last, tokens, o_proj.k(), input_form(o_proj.weight.view));
+  const std::size_t projections = tensor_bytes(k_proj.n()) + tensor_bytes(v_proj.n()) + std::max(inputs, attending);
+  return tensor_bytes(o_proj.k()) + tensor_bytes(q_proj.n()) + std::max(projections, output);
 }
 
 }  // namespace outrider

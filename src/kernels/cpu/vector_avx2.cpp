@@ -104,6 +104,7 @@ void fill_vector_kernels_avx2(KernelTable& table) {
   fill_vector_kernels_portable(table);  // rope_angles: f64, once per step, shared by all layers
   table.rms_norm = avx2::rms_norm;
   table.silu_mul = avx2::silu_mul;
+  table.sigmoid_mul = avx2::sigmoid_mul;
   table.add = avx2::add;
   table.scale = avx2::scale;
   table.rope_rotate = avx2::rope_rotate;

@@ -103,6 +103,7 @@ void fill_vector_kernels_avx512(KernelTable& table) {
   fill_vector_kernels_portable(table);  // rope_angles: f64, once per step, shared by all layers
   table.rms_norm = avx512::rms_norm;
   table.silu_mul = avx512::silu_mul;
+  table.sigmoid_mul = avx512::sigmoid_mul;
   table.add = avx512::add;
   table.scale = avx512::scale;
   table.rope_rotate = avx512::rope_rotate;

@@ -46,6 +46,10 @@ void silu_mul(const float* gate, const float* up, std::int64_t n, float* y) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = silu32(gate[i]) * up[i];
 }
 
+void sigmoid_mul(const float* gate, const float* x, std::int64_t n, float* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * sigmoid32(gate[i]);
+}
+
 void add(const float* x, const float* y, std::int64_t n, float* z) {
   for (std::int64_t i = 0; i < n; ++i) z[i] = x[i] + y[i];
 }
@@ -216,6 +220,7 @@ std::int64_t argmax(const float* z, std::int64_t n, bool* has_nan) {
 void fill_vector_kernels_portable(KernelTable& table) {
   table.rms_norm = rms_norm;
   table.silu_mul = silu_mul;
+  table.sigmoid_mul = sigmoid_mul;
   table.add = add;
   table.scale = scale;
   table.rope_angles = rope_angles;
