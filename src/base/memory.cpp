@@ -58,7 +58,7 @@ std::size_t proc_field_bytes(const char* file, std::string_view field) {
 }  // namespace
 
 std::string_view name_of(MemoryPart part) {
-  constexpr std::string_view names[] = {"weights", "kv", "scratch", "text", "fixed"};
+  constexpr std::string_view names[] = {"weights", "kv", "recurrent", "scratch", "text", "fixed"};
   return names[static_cast<int>(part)];
 }
 

@@ -11,8 +11,8 @@ namespace outrider {
 
 // Parts of the plan. `text` is measured after load, `fixed` is a constant allowance; both are planned, not charged
 // here.
-enum class MemoryPart { weights, kv, scratch, text, fixed };
-inline constexpr int kMemoryParts = 5;
+enum class MemoryPart { weights, kv, recurrent, scratch, text, fixed };
+inline constexpr int kMemoryParts = 6;
 std::string_view name_of(MemoryPart part);
 
 // Bytes now and at the peak, per part and in all. Process-wide, lock-free.

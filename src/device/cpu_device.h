@@ -42,6 +42,10 @@ class CpuDevice final : public Device {
                   std::int64_t* clamps) override;
   void attention(const AttentionShape& shape, const RaggedBatch& batch, const KvLayout& layout, std::int64_t layer,
                  Tensor q, Tensor out, Arena& arena) override;
+  void gated_delta(const DeltaShape& shape, const RaggedBatch& batch, const RecurrentLayout& layout, std::int64_t layer,
+                   Tensor p, Tensor a, Tensor b) override;
+  void gated_norm_linear(Tensor y, Tensor z, const float* w, std::int64_t head_width, float eps, const LinearPart& part,
+                         Arena& arena, std::uint32_t* faults) override;
   void gather(Tensor x, std::span<const std::int64_t> picks, Tensor out) override;
   void log_normalizers(Tensor z, float* max, double* ln_sum) override;
   std::size_t normalizer_scratch_bytes(std::int64_t rows, std::int64_t vocab) const override;
@@ -75,6 +79,7 @@ class CpuDevice final : public Device {
 
   class LinearWork;     // cpu_linear.cpp
   class AttentionWork;  // cpu_attention.cpp
+  class DeltaWork;      // cpu_delta.cpp
 
   WorkerPool pool_;
   const KernelTable& kernels_;

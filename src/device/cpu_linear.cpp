@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <numeric>
 
 #include "device/cpu_device.h"
 
@@ -73,13 +74,14 @@ class CpuDevice::LinearWork {
     if (fault != 0) std::atomic_ref(faults[t]).fetch_or(fault, std::memory_order_relaxed);
   }
 
-  // Runs fill(t, columns, thread) over all tokens, in pieces of columns where tokens are few, then the products.
+  // Runs fill(t, columns, thread) over all tokens, in pieces of columns where tokens are few, then the products. Pieces
+  // begin at multiples of `unit` columns, itself a multiple of kColumnUnit.
   template <class Fill>
-  void run_by_columns(Fill&& fill) {
+  void run_by_columns(Fill&& fill, std::int64_t unit = kColumnUnit) {
     std::int64_t pieces = 1;
     if (rows_ * width_ > kInlineValues)
-      pieces = std::min(ceil_div(width_, kColumnUnit), ceil_div(std::int64_t{4} * device_.threads(), rows_));
-    run(ceil_div(ceil_div(width_, pieces), kColumnUnit) * kColumnUnit, fill);
+      pieces = std::min(ceil_div(width_, unit), ceil_div(std::int64_t{4} * device_.threads(), rows_));
+    run(ceil_div(ceil_div(width_, pieces), unit) * unit, fill);
   }
 
   // The same where a token cannot be split.
@@ -286,6 +288,23 @@ void CpuDevice::gated_linear(const AttentionShape& shape, Tensor o, Tensor q, co
     }
     if (work.reads_codes()) work.code(x + columns.begin, t, columns, faults);
   });
+}
+
+void CpuDevice::gated_norm_linear(Tensor y, Tensor z, const float* w, std::int64_t head_width, float eps,
+                                  const LinearPart& part, Arena& arena, std::uint32_t* faults) {
+  check_float_environment();
+  OUTRIDER_CHECK(y.rows == z.rows && y.width == z.width && head_width > 0 && y.width % head_width == 0,
+                 "y [{}, {}], z [{}, {}], heads of {}", y.rows, y.width, z.rows, z.width, head_width);
+  if (y.rows == 0) return;
+  Arena::Scope scope(arena);
+  LinearWork work(*this, y.rows, y.width, {&part, 1}, arena);
+  work.set_floats(z);
+  const auto fill = [&](std::int64_t t, Range columns, int) {
+    for (std::int64_t c = columns.begin; c < columns.end; c += head_width)
+      kernels_.gated_norm(y.row(t) + c, z.row(t) + c, w, head_width, eps, z.row(t) + c);
+    if (work.reads_codes()) work.code(z.row(t) + columns.begin, t, columns, faults);
+  };
+  work.run_by_columns(fill, std::lcm(kColumnUnit, head_width));
 }
 
 std::size_t CpuDevice::linear_scratch_bytes(LinearOperation operation, std::int64_t tokens, std::int64_t width,

@@ -41,6 +41,14 @@ struct AttentionShape {
   std::int64_t q_stride() const { return gate == AttentionGate::none ? head_width : 2 * head_width; }  // of a head in q
 };
 
+// What the delta rule needs of one layer beside its RecurrentLayout.
+struct DeltaShape {
+  const float* conv = nullptr;     // [W][C]: by tap, the last one meets the current token
+  const float* a_log = nullptr;    // [Hv]
+  const float* dt_bias = nullptr;  // [Hv]
+  float l2_eps = 0;                // of the norms of q and k
+};
+
 // cos and sin of this step's positions, shared by all layers: [T, R/2] each.
 struct RopeAngles {
   Tensor cos, sin;
@@ -53,7 +61,7 @@ struct RowFrequencies {
 };
 
 // Which fused operation a scratch plan is about.
-enum class LinearOperation : std::uint8_t { linear, norm_linear, swiglu_linear, gated_linear };
+enum class LinearOperation : std::uint8_t { linear, norm_linear, swiglu_linear, gated_linear, gated_norm_linear };
 
 // The input form a weight reads, as one bit: its group width G (16, 32, 64, 128), or 1 for the f32 rows of dense
 // weights.
@@ -100,6 +108,15 @@ class Device {
   // head the first D. Scratch from `arena`.
   virtual void attention(const AttentionShape& shape, const RaggedBatch& batch, const KvLayout& layout,
                          std::int64_t layer, Tensor q, Tensor out, Arena& arena) = 0;
+
+  // The gated delta net between its projections (models.md 3.3): convolution, norms, gates and the delta rule in step
+  // form, from and to the rows' slots of `layer`. p [T,C] raw: its last Hv*Dv columns become y, the others are spent.
+  // a, b [T,Hv] raw, spent.
+  virtual void gated_delta(const DeltaShape& shape, const RaggedBatch& batch, const RecurrentLayout& layout,
+                           std::int64_t layer, Tensor p, Tensor a, Tensor b) = 0;
+  // part over x = rms(y; w, eps)*silu(z) per head of `head_width` columns (z is overwritten).
+  virtual void gated_norm_linear(Tensor y, Tensor z, const float* w, std::int64_t head_width, float eps,
+                                 const LinearPart& part, Arena& arena, std::uint32_t* faults) = 0;
 
   // Rows `picks` of x into out [picks, width].
   virtual void gather(Tensor x, std::span<const std::int64_t> picks, Tensor out) = 0;

@@ -90,6 +90,42 @@ struct KvLayout {
   std::size_t v_offset(std::int64_t layer, std::int64_t head) const { return k_offset(layer, head) + plane_bytes(); }
 };
 
+// Where the state of a recurrent layer lies in one slot, all recurrent layers of the model together: [layer]{ S
+// [Hv][Dk][Dv], window [W-1][C] } f32; the window holds the last W-1 inputs of the convolution, oldest first.
+struct RecurrentLayout {
+  std::int64_t layers = 0;       // recurrent layers; 0: the model has none
+  std::int64_t key_heads = 0;    // Hk
+  std::int64_t value_heads = 0;  // Hv
+  std::int64_t key_width = 0;    // Dk
+  std::int64_t value_width = 0;  // Dv
+  std::int64_t taps = 0;         // W
+
+  std::int64_t channels() const { return 2 * key_heads * key_width + value_heads * value_width; }  // C
+  std::int64_t state_floats() const { return value_heads * key_width * value_width; }
+  std::int64_t layer_floats() const { return state_floats() + (taps - 1) * channels(); }
+  std::size_t slot_bytes() const { return static_cast<std::size_t>(layers * layer_floats()) * sizeof(float); }
+  std::size_t state_offset(std::int64_t layer) const {
+    return static_cast<std::size_t>(layer * layer_floats()) * sizeof(float);
+  }
+  std::size_t window_offset(std::int64_t layer) const {
+    return state_offset(layer) + static_cast<std::size_t>(state_floats()) * sizeof(float);
+  }
+};
+
+// The state after the row's first `tokens` tokens of the step goes to `slot`.
+struct RecurrentStore {
+  std::int64_t tokens = 0;
+  std::byte* slot = nullptr;
+};
+
+// Where a step reads and writes a row's recurrent state. `read`: the slot of the state before the step, never written;
+// null: zeros. `stores`: ascending, the last one after all of the row's tokens; a store's slot is scratch until its
+// token is reached, and no two of a batch are the same.
+struct RecurrentAccess {
+  const std::byte* read = nullptr;
+  std::span<const RecurrentStore> stores;
+};
+
 // One row of a ragged batch: flat tokens [begin, end) stand at absolute positions position, position+1, ...
 // `blocks` are the row's own KV blocks covering [0, position + end - begin), writable from `position` on.
 struct BatchRow {
@@ -98,6 +134,7 @@ struct BatchRow {
   std::int64_t position = 0;
   std::int64_t planned_tokens = 0;  // length S fixed at admission: dynamic and longrope choose by it (models.md 2.2)
   std::span<std::byte* const> blocks;
+  RecurrentAccess recurrent = {};  // of models with recurrent layers
 };
 
 // A step's input: T flat tokens cut into rows, no padding, no mask (design.md section 3). Borrowed.

@@ -54,6 +54,27 @@ struct AttendChunk {
   float* acc = nullptr;                // [queries][D] out
 };
 
+// The delta rule of one value head over consecutive tokens, for some of its columns (numerics.md section 6).
+struct DeltaSteps {
+  // S [Dk][columns] before the first token and after the last one, rows state_stride elements apart. `from` null:
+  // zeros; never `to`.
+  const float* from = nullptr;
+  float* to = nullptr;
+  std::int64_t state_stride = 0;  // Dv
+  std::int64_t key_width = 0;     // Dk
+  std::int64_t columns = 0;
+  std::int64_t tokens = 0;
+  // Of the first token: q, k [Dk] and v [columns], which becomes y; the next one's are token_stride elements behind.
+  const float* q = nullptr;
+  const float* k = nullptr;
+  float* v = nullptr;
+  std::int64_t token_stride = 0;
+  // Of the first token: the decay g and the write strength b; the next one's are gate_stride elements behind.
+  const float* g = nullptr;
+  const float* b = nullptr;
+  std::int64_t gate_stride = 0;
+};
+
 struct KernelTable {
   Isa isa = Isa::portable;
 
@@ -93,6 +114,18 @@ struct KernelTable {
   void (*attend_merge)(float* m_a, float* l_a, float* acc_a, float m_b, float l_b, const float* acc_b,
                        std::int64_t head_width);
   void (*attend_finish)(const float* acc, float l, std::int64_t head_width, float* o);  // o = acc/l
+
+  // --- Gated delta net (section 6; models.md 3.3) ---
+  // u[i] = silu(c), c = chain over the taps j of w[j][i]*rows[j][i], i < n. rows [taps]: p of consecutive positions,
+  // null: zeros. w [taps][w_stride]. u may be the last row.
+  void (*conv_silu)(const float* const* rows, const float* w, std::int64_t w_stride, std::int64_t taps, std::int64_t n,
+                    float* u);
+  void (*l2_norm)(const float* x, std::int64_t width, float eps, float* y);  // y = x*(1/sqrt(sum + eps)); y may be x
+  // Per head: b = sigmoid(b), a = exp(-exp(a_log)*softplus(a + dt_bias)), the decay g; in place.
+  void (*delta_gates)(const float* a_log, const float* dt_bias, std::int64_t heads, float* a, float* b);
+  void (*delta_steps)(const DeltaSteps& work);
+  // x = ((y*r)*w)*silu(z), r that of rms_norm; x may be y or z.
+  void (*gated_norm)(const float* y, const float* z, const float* w, std::int64_t width, float eps, float* x);
 
   // --- Vocabulary (section 7) ---
   // Per tile of 256 of z [V]: the maximum and the sum of exp(z - max) (16 lanes and the tree; 0 when all are -inf).

@@ -34,7 +34,9 @@ TEST(KernelTable, HasEveryKernelInEveryTableOfThisProcessor) {
         (const void*)table->sigmoid_mul,  (const void*)table->add,          (const void*)table->scale,
         (const void*)table->rope_angles,  (const void*)table->rope_rotate,  (const void*)table->store_kv,
         (const void*)table->attend_chunk, (const void*)table->attend_merge, (const void*)table->attend_finish,
-        (const void*)table->logp_tiles,   (const void*)table->argmax};
+        (const void*)table->logp_tiles,   (const void*)table->conv_silu,    (const void*)table->l2_norm,
+        (const void*)table->delta_gates,  (const void*)table->delta_steps,  (const void*)table->gated_norm,
+        (const void*)table->argmax};
     EXPECT_THAT(kernels, testing::Each(testing::NotNull())) << name_of(isa);
   }
 }

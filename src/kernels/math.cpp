@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/exp32_constants.h"
+#include "kernels/softplus32_constants.h"
 
 namespace outrider {
 namespace {
@@ -159,6 +160,26 @@ float exp32(float x) {
 // Errors below 3 ulp, from exp32, one addition and one division.
 float silu32(float x) { return x / (1.0F + exp32(-x)); }
 float sigmoid32(float x) { return 1.0F / (1.0F + exp32(-x)); }
+
+// Error below 2 ulp where exp32 is not flushed: that of exp32, then below 1.1 ulp of the logarithm.
+float softplus32(float x) {
+  if (x > Softplus32::kLinear) return x;
+  const float y = exp32(x);
+  const float u = 1.0F + y;
+  const float from_y = u - 1.0F;
+  const float low = (y - from_y) + (1.0F - (u - from_y));  // either term may be the larger one
+  const auto bits = std::bit_cast<std::int32_t>(u);
+  const std::int32_t k = (bits - Softplus32::kSqrtHalfBits) >> 23;
+  const auto shift = static_cast<std::int32_t>(static_cast<std::uint32_t>(k) << 23);
+  const auto m = std::bit_cast<float>(bits - shift);
+  const float f = std::fma(low, std::bit_cast<float>(Softplus32::kOneBits - shift), m - 1.0F);
+  float q = Softplus32::kQ[7];
+  for (int i = 6; i >= 0; --i) q = std::fma(q, f, Softplus32::kQ[i]);
+  const float square = f * f;
+  const float t = std::fma(square * f, q, -0.5F * square);
+  const auto exponent = static_cast<float>(k);
+  return std::fma(exponent, Exp32::kLn2High, f + std::fma(exponent, Exp32::kLn2Low, t));
+}
 
 // Error below 0.65 ulp, below 0.8 where the result is subnormal.
 double exp64(double x) {

@@ -5,9 +5,10 @@
 
 namespace outrider {
 
-float exp32(float x);      // exp(0) = 1 exactly; +0 for x < -87.3; inf on overflow; NaN stays NaN
-float silu32(float x);     // x/(1 + exp(-x))
-float sigmoid32(float x);  // 1/(1 + exp(-x))
+float exp32(float x);       // exp(0) = 1 exactly; +0 for x < -87.3; inf on overflow; NaN stays NaN
+float silu32(float x);      // x/(1 + exp(-x))
+float sigmoid32(float x);   // 1/(1 + exp(-x))
+float softplus32(float x);  // x for x > 20, else log1p(exp(x))
 
 double exp64(double x);
 double log64(double x);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/portable_lanes.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/half.h"
 #include "kernels/math.h"
@@ -13,18 +14,9 @@
 namespace outrider {
 namespace {
 
-constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kVocabularyTile = 256;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargestHalf = 65504.0F;
-
-// The tree of section 4: acc_l += acc_{l+8}, then +4, +2, +1.
-float reduce(std::array<float, kLanes> lanes) {
-  for (std::size_t step = kLanes / 2; step > 0; step /= 2) {
-    for (std::size_t l = 0; l < step; ++l) lanes[l] += lanes[l + step];
-  }
-  return lanes[0];
-}
 
 // The larger of a running maximum and x; a NaN x changes nothing, so the order of the values does not matter.
 float larger(float running, float x) { return x > running ? x : running; }
@@ -33,12 +25,7 @@ float larger(float running, float x) { return x > running ? x : running; }
 float positive_zero(float x) { return x + 0.0F; }
 
 void rms_norm(const float* x, const float* w, std::int64_t width, float eps, float* y) {
-  std::array<float, kLanes> lanes{};
-  for (std::int64_t i = 0; i < width; ++i) {
-    float& lane = lanes[static_cast<std::size_t>(i % kLanes)];
-    lane = std::fma(x[i], x[i], lane);
-  }
-  const float r = 1.0F / std::sqrt(reduce(lanes) / static_cast<float>(width) + eps);
+  const float r = rms_factor(x, width, eps);
   for (std::int64_t i = 0; i < width; ++i) y[i] = (x[i] * r) * w[i];
 }
 
@@ -133,7 +120,7 @@ void attend_query(const AttendChunk& work, std::int64_t query) {
   const std::int64_t width = work.head_width;
   const std::int64_t last_key = work.last_key[query];
   float* acc = work.acc + query * width;
-  std::array<float, kLanes> l{};
+  VirtualLanes l{};
   float m = -kInfinity;
   for (std::int64_t d = 0; d < width; ++d) acc[d] = 0.0F;
   for (std::int64_t block = 0; block < kChunkKeys / kBlockKeys; ++block) {
@@ -156,7 +143,7 @@ void attend_query(const AttendChunk& work, std::int64_t query) {
     for (std::int64_t d = 0; d < width; ++d) acc[d] *= r;
     for (std::int64_t j = 0; j < keys; ++j) {
       const float p_j = exp32(s[static_cast<std::size_t>(j)] - m);
-      l[static_cast<std::size_t>(j % kLanes)] += p_j;
+      l[static_cast<std::size_t>(j % kVirtualLanes)] += p_j;
       for (std::int64_t d = 0; d < width; ++d) {
         acc[d] = std::fma(p_j, load(work.v_blocks[block], work.kv_type, j * width + d), acc[d]);
       }
@@ -193,9 +180,9 @@ void logp_tiles(const float* z, std::int64_t vocab, Range tiles, float* tile_max
     m = positive_zero(m);
     // All -inf: exp(-inf - 0) = 0 each, where -inf - -inf would be NaN; a real NaN stays one.
     const float reference = m == -kInfinity ? 0.0F : m;
-    std::array<float, kLanes> lanes{};
+    VirtualLanes lanes{};
     for (std::int64_t i = begin; i < end; ++i) {
-      lanes[static_cast<std::size_t>((i - begin) % kLanes)] += exp32(z[i] - reference);
+      lanes[static_cast<std::size_t>((i - begin) % kVirtualLanes)] += exp32(z[i] - reference);
     }
     tile_max[tile] = m;
     tile_sum[tile] = reduce(lanes);
@@ -231,6 +218,7 @@ void fill_vector_kernels_portable(KernelTable& table) {
   table.attend_finish = attend_finish;
   table.logp_tiles = logp_tiles;
   table.argmax = argmax;
+  fill_delta_kernels_portable(table);
 }
 
 }  // namespace outrider
