@@ -101,18 +101,18 @@ struct KvRow::Impl {
   std::int64_t length = 0;
   std::int64_t reserved = 0;
   std::int64_t round_begin = kNoRound;
-  std::vector<KvBlock*> blocks;   // covering [0, length + reserved)
-  std::vector<std::byte*> bytes;  // their memory, in the form BatchRow takes
+  std::vector<SharedBuffer*> blocks;  // covering [0, length + reserved)
+  std::vector<std::byte*> bytes;      // their memory, in the form BatchRow takes
 
   ~Impl() { cut_blocks(0); }
 
-  void push(KvBlock* block) noexcept {  // both vectors have room
+  void push(SharedBuffer* block) noexcept {  // both vectors have room
     blocks.push_back(block);
     bytes.push_back(block->memory.data());
   }
   void cut_blocks(std::int64_t count) noexcept {
     while (std::ssize(blocks) > count) {
-      pool->drop_owner(blocks.back());
+      pool->blocks.drop_owner(blocks.back());
       blocks.pop_back();
       bytes.pop_back();
     }
@@ -121,14 +121,14 @@ struct KvRow::Impl {
     blocks.reserve(static_cast<std::size_t>(count));
     bytes.reserve(static_cast<std::size_t>(count));
   }
-  KvBlock*& block_of(std::int64_t position) { return blocks[static_cast<std::size_t>(position / kBlockKeys)]; }
+  SharedBuffer*& block_of(std::int64_t position) { return blocks[static_cast<std::size_t>(position / kBlockKeys)]; }
 
   void reserve(std::int64_t tokens);
 };
 
 void KvRow::Impl::reserve(std::int64_t tokens) {
   // Before the sum, which a huge request could overflow.
-  if (tokens / kBlockKeys > pool->capacity) pool->check_room(tokens / kBlockKeys, tokens);
+  if (tokens / kBlockKeys > pool->blocks.capacity()) pool->check_room(tokens / kBlockKeys, tokens);
   const std::int64_t needed = blocks_for(length + tokens);
   const std::int64_t missing = std::max<std::int64_t>(needed - std::ssize(blocks), 0);
   const bool shared_tail = tokens > 0 && length % kBlockKeys != 0 && block_of(length)->owners > 1;
@@ -138,13 +138,13 @@ void KvRow::Impl::reserve(std::int64_t tokens) {
   }
   pool->check_room(missing + (shared_tail ? 1 : 0), tokens);
   make_room(needed);
-  KvBlockChain taken(*pool);
-  for (std::int64_t i = 0; i < missing; ++i) taken.push(BlockFill::zeroed);
+  SharedBufferChain taken(pool->blocks);
+  for (std::int64_t i = 0; i < missing; ++i) taken.push(BufferFill::zeroed);
   if (shared_tail) {
-    KvBlock* copy = taken.push(BlockFill::zeroed);
+    SharedBuffer* copy = taken.push(BufferFill::zeroed);
     copy_positions(pool->layout, block_of(length)->memory.data(), copy->memory.data(), length % kBlockKeys);
     // Nothing fails from here on.
-    pool->drop_owner(std::exchange(block_of(length), taken.pop()));
+    pool->blocks.drop_owner(std::exchange(block_of(length), taken.pop()));
     bytes[static_cast<std::size_t>(length / kBlockKeys)] = copy->memory.data();
   }
   for (std::int64_t i = 0; i < missing; ++i) push(taken.pop());
@@ -228,7 +228,7 @@ KvRow KvRow::prefix(std::int64_t n) const {
   const std::int64_t count = blocks_for(n);
   shared.impl_->make_room(count);
   for (std::int64_t i = 0; i < count; ++i) {
-    KvBlock* block = row.blocks[static_cast<std::size_t>(i)];
+    SharedBuffer* block = row.blocks[static_cast<std::size_t>(i)];
     ++block->owners;
     shared.impl_->push(block);
   }
@@ -245,7 +245,7 @@ KvRow KvRow::extract() const {
   copy.impl_->make_room(count);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t valid = std::min(row.length - i * kBlockKeys, kBlockKeys);
-    KvBlock* block = row.pool->take(valid == kBlockKeys ? BlockFill::overwritten : BlockFill::zeroed);
+    SharedBuffer* block = row.pool->blocks.take(valid == kBlockKeys ? BufferFill::overwritten : BufferFill::zeroed);
     copy.impl_->push(block);
     copy_positions(row.pool->layout, row.blocks[static_cast<std::size_t>(i)]->memory.data(), block->memory.data(),
                    valid);

@@ -353,7 +353,7 @@ TEST(KvPoolDeath, OutlivesItsRows) {
         row.reserve(1);
         pool.reset();
       },
-      "while rows hold 1 blocks");
+      "a pool of kv bytes ends while rows hold 1 buffers");
 }
 
 }  // namespace

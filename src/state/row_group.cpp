@@ -138,5 +138,7 @@ void RowGroup<Row>::round_rollback(std::span<const std::int64_t> keep) noexcept 
 }
 
 template class RowGroup<KvRow>;
+template class RowGroup<RecurrentRow>;
+template class RowGroup<StateRow>;
 
 }  // namespace outrider

@@ -6,7 +6,8 @@
 //   std::int64_t length() const;
 //   Row clone() const; Row extract() const;       sharing, and independent
 //   round_begin(), round_commit(), round_rollback(keep), round_appended(), in_round().
-// KvRow is the first one; how a kind keeps what a rollback needs (a length, a slot per position) is its own matter.
+// KvRow, RecurrentRow and StateRow are such kinds; how one keeps what a rollback needs (a length, a slot per position)
+// is its own matter.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 #include <vector>
 
 #include "base/state_change.h"
-#include "state/kv_row.h"
+#include "state/state_row.h"
 
 namespace outrider {
 
@@ -87,5 +88,7 @@ class RowGroup {
 };
 
 extern template class RowGroup<KvRow>;
+extern template class RowGroup<RecurrentRow>;
+extern template class RowGroup<StateRow>;
 
 }  // namespace outrider

@@ -1,0 +1,82 @@
+// Inside of the pools of row state: buffers of one size with owner counts, and the list of released ones.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/memory.h"
+
+namespace outrider {
+
+// Measured on a virtual machine (buffers of 1.5 MB): a fresh mapping costs 940 us of page faults and 130 us to unmap, a
+// memset of a released buffer 160 us. So released buffers are kept, and cleared where that is asked for when they are
+// handed out again.
+struct SharedBuffer {
+  AlignedBuffer memory;
+  std::int64_t owners = 0;
+  SharedBuffer* next = nullptr;  // in a chain of buffers that no row holds
+  bool used_before = false;
+
+  SharedBuffer(std::size_t bytes, MemoryPart part) : memory(bytes, part) {}
+};
+
+// What a taken buffer holds before its first write.
+enum class BufferFill {
+  zeroed,
+  overwritten  // the caller writes every byte before it reads one
+};
+
+// Up to `capacity` buffers of `bytes` bytes, charged to `part`. Ends after the last of them was dropped (CHECK).
+class SharedBuffers {
+ public:
+  SharedBuffers(std::size_t bytes, MemoryPart part, std::int64_t capacity);
+  ~SharedBuffers();
+  SharedBuffers(const SharedBuffers&) = delete;
+  SharedBuffers& operator=(const SharedBuffers&) = delete;
+
+  std::size_t bytes() const { return bytes_; }
+  std::int64_t capacity() const { return capacity_; }
+  std::int64_t used() const { return used_; }
+  std::int64_t free() const { return capacity_ - used_; }
+
+  // A buffer with one owner. Error (memory) when the system has none; taking more than free() is a programming error.
+  SharedBuffer* take(BufferFill fill);
+  void drop_owner(SharedBuffer* buffer) noexcept;
+  void trim() noexcept;
+
+ private:
+  std::size_t bytes_;
+  MemoryPart part_;
+  std::int64_t capacity_;
+  std::int64_t used_ = 0;
+  SharedBuffer* released_ = nullptr;
+};
+
+// Buffers taken but not yet in a row; gives them back unless they are popped. Allocates nothing of its own.
+class SharedBufferChain {
+ public:
+  explicit SharedBufferChain(SharedBuffers& pool) : pool_(pool) {}
+  ~SharedBufferChain() {
+    while (first_ != nullptr) pool_.drop_owner(pop());
+  }
+  SharedBufferChain(const SharedBufferChain&) = delete;
+  SharedBufferChain& operator=(const SharedBufferChain&) = delete;
+
+  SharedBuffer* push(BufferFill fill) {
+    SharedBuffer* buffer = pool_.take(fill);
+    buffer->next = first_;
+    return first_ = buffer;
+  }
+  SharedBuffer* pop() noexcept {
+    SharedBuffer* buffer = first_;
+    first_ = std::exchange(buffer->next, nullptr);
+    return buffer;
+  }
+
+ private:
+  SharedBuffers& pool_;
+  SharedBuffer* first_ = nullptr;
+};
+
+}  // namespace outrider

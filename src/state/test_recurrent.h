@@ -1,0 +1,88 @@
+// For the tests of state/: recurrent rows whose states follow from the ids of the positions before them, so that a
+// vector of ids is the model of a row. A step is imitated: the state after a position is a hash of the one before and
+// the id.
+#pragma once
+
+#include <cstring>
+
+#include "state/state_row.h"
+#include "state/test_rows.h"
+
+namespace outrider {
+
+// Two layers; a slot of 2 x (2*3*2 + 1*10) floats.
+inline RecurrentLayout test_recurrent_layout() { return {2, 1, 2, 3, 2, 2}; }
+
+inline std::uint32_t state_after(std::uint32_t state, std::uint32_t id) {
+  std::uint32_t hash = (state ^ (state >> 15)) * 2654435761u + id;
+  hash ^= hash >> 13;
+  return hash * 2246822519u + 1;
+}
+
+inline std::uint32_t state_of(const RowModel& ids) {
+  std::uint32_t state = 0;
+  for (const std::uint32_t id : ids) state = state_after(state, id);
+  return state;
+}
+
+inline void write_slot(std::span<std::byte> slot, std::uint32_t state) {
+  for (std::size_t i = 0; i < slot.size() / 4; ++i) {
+    const std::uint32_t word = state + static_cast<std::uint32_t>(i) * 977u;
+    std::memcpy(slot.data() + i * 4, &word, 4);
+  }
+}
+
+inline bool slot_holds(std::span<const std::byte> slot, std::uint32_t state) {
+  std::vector<std::byte> want(slot.size());
+  write_slot(want, state);
+  return std::memcmp(want.data(), slot.data(), slot.size()) == 0;
+}
+
+// What a step does with a row's access: reads the state before it, runs over the ids, writes the stores. Between two
+// stores the state runs in the later one's slot.
+inline void run_states(const RecurrentAccess& access, std::size_t slot_bytes, const RowModel& ids) {
+  std::uint32_t state = 0;
+  if (access.read != nullptr) std::memcpy(&state, access.read, 4);
+  std::size_t done = 0;
+  for (const RecurrentStore& store : access.stores) {
+    for (; done < static_cast<std::size_t>(store.tokens); ++done) {
+      state = state_after(state, ids[done]);
+      write_slot({store.slot, slot_bytes}, state);
+    }
+  }
+}
+
+inline void append_states(RecurrentRow& row, const RecurrentLayout& layout, const RowModel& ids,
+                          const StoreChoice& stores = {}) {
+  row.reserve(static_cast<std::int64_t>(ids.size()), stores);
+  run_states(row.access(), layout.slot_bytes(), ids);
+  row.advance(static_cast<std::int64_t>(ids.size()));
+}
+
+inline bool holds(const RecurrentRow& row, const RowModel& ids) {
+  if (row.length() != static_cast<std::int64_t>(ids.size())) return false;
+  return ids.empty() ? row.state().empty() : slot_holds(row.state(), state_of(ids));
+}
+
+// What a step over a row's reservation writes: K and V of the ids' positions, and the states.
+inline void write_step(const StateLayout& layout, const BatchRow& place, const RowModel& ids) {
+  const KvLayout& kv = layout.kv;
+  for (std::int64_t i = 0; i < std::ssize(ids); ++i)
+    for (std::int64_t layer = 0; layer < kv.layers; ++layer)
+      for (std::int64_t value = 0; value < kv.kv_heads * kv.head_width; ++value) {
+        const std::int64_t head = value / kv.head_width, d = value % kv.head_width, p = place.position + i;
+        std::byte* block = place.blocks[static_cast<std::size_t>(p / kBlockKeys)];
+        const std::uint32_t id = ids[static_cast<std::size_t>(i)];
+        const auto k = static_cast<std::uint16_t>(test_value(id, layer, value, KvPlane::k));
+        const auto v = static_cast<std::uint16_t>(test_value(id, layer, value, KvPlane::v));
+        std::memcpy(block + kv.k_offset(layer, head) + (d * kBlockKeys + p % kBlockKeys) * 2, &k, 2);
+        std::memcpy(block + kv.v_offset(layer, head) + (p % kBlockKeys * kv.head_width + d) * 2, &v, 2);
+      }
+  run_states(place.recurrent, layout.recurrent.slot_bytes(), ids);
+}
+
+inline bool holds(const StateRow& row, const StateLayout& layout, const RowModel& ids) {
+  return holds(row.kv(), layout.kv, ids) && holds(*row.recurrent(), ids);
+}
+
+}  // namespace outrider
