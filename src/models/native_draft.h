@@ -1,0 +1,43 @@
+// The multi-token-prediction head that a model brings along (models.md section 4, runtime.md section 3): its tensors
+// and what it borrows of the model. models/ loads it with the trunk; speculate/mtp_module runs it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "layers/attention.h"
+#include "layers/modules.h"
+#include "layers/rope.h"
+#include "layers/swiglu.h"
+
+namespace outrider {
+
+// Which hidden of the target the head was trained on: the last layer's output before or after the model's final norm.
+// A fact of the checkpoint, never inferred (models.md 4.2).
+enum class HiddenTap : std::uint8_t { pre_norm, post_norm };
+
+// The 15 tensors, under their checkpoint names; norms are plain weights (any shift happened at load).
+struct MtpWeights {
+  Norm pre_fc_norm_embedding;  // [E]
+  Norm pre_fc_norm_hidden;     // [E]
+  Linear fc;                   // [E, 2E], the embedding half first
+  // layers.0: one block of full attention.
+  Norm input_layernorm;           // [E]
+  Attention self_attn;            // gated: q_proj [2*H*D, E], per head D of query, then D of gate
+  Norm post_attention_layernorm;  // [E]
+  SwiGlu mlp;
+  Norm norm;  // [E]; its output is the chained hidden and the input of the target's head
+};
+
+// Owned by its model, immutable after load.
+struct NativeDraft {
+  MtpWeights weights;
+  RopeConfig rope;                             // of the head's attention: the target's
+  const PackedMatrix* embed_tokens = nullptr;  // [V, E], the target's
+  const PackedMatrix* head = nullptr;          // [V, E], the target's lm_head, or embed_tokens when tied
+  HiddenTap tap = HiddenTap::post_norm;
+  // SHA-256 over canonical name, dtype, shape and bytes of the tensors, and the target's fingerprint (models.md 4.5).
+  std::string identity;
+};
+
+}  // namespace outrider
