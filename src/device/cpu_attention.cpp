@@ -195,6 +195,7 @@ class CpuDevice::AttentionWork {
                                    .last_key = last_key,
                                    .queries = queries,
                                    .chunk_begin = chunk * kChunkKeys,
+                                   .first_key = batch_.rows[static_cast<std::size_t>(tile.row)].first_key,
                                    .k_blocks = k_blocks.data(),
                                    .v_blocks = v_blocks.data(),
                                    .next_k = ahead,

@@ -94,7 +94,7 @@ void expect_close_to_double(Scene& scene, std::uint32_t first_seed, double bound
         const std::uint32_t seed = first_seed + static_cast<std::uint32_t>(r);
         std::vector<double> sum(static_cast<std::size_t>(s.head_width));
         double total = 0;
-        for (std::int64_t j = 0; j <= last; ++j) {
+        for (std::int64_t j = scene.rows[r].first_key; j <= last; ++j) {
           const std::vector<float> k = vector_of(seed, j, kv, s.head_width),
                                    v = vector_of(seed, j, 100 + kv, s.head_width);
           double score = 0;
@@ -125,6 +125,30 @@ TEST(CpuAttention, MatchesSoftmaxInDoubleAndNeverReadsStaleSlots) {
       attend(scene, 2, kernels());
       expect_close_to_double(scene, 0, type == FloatType::f32 ? 1e-5 : 2e-3);
     }
+}
+
+TEST(CpuAttention, NeverSeesKeysBelowTheFirst) {
+  const AttentionShape shape = shape_of(4, 2, 16);
+  const std::vector<RowSpec> specs = {{1, 5}, {63, 2}, {600, 1}, {1, 40}};
+  const auto scene_from_one = [&] {
+    Scene scene = make_scene(shape, FloatType::f16, specs);
+    for (BatchRow& row : scene.rows) row.first_key = 1;
+    return scene;
+  };
+  Scene expected = scene_from_one();
+  attend(expected, 1, *kernel_table(Isa::portable));
+  expect_close_to_double(expected, 0, 2e-3);
+  for (const KernelTable* table : present_tables()) {
+    Scene scene = scene_from_one();
+    for (const BlocksFixture& blocks : scene.blocks)
+      for (std::int64_t h = 0; h < shape.kv_heads; ++h) {
+        auto* k = reinterpret_cast<std::uint16_t*>(blocks.pointers[0] + scene.layout.k_offset(kLayer, h));
+        auto* v = reinterpret_cast<std::uint16_t*>(blocks.pointers[0] + scene.layout.v_offset(kLayer, h));
+        for (std::int64_t d = 0; d < shape.head_width; ++d) k[d * 64] = v[d] = 0x7bff;  // the largest finite value
+      }
+    attend(scene, 2, *table);
+    EXPECT_TRUE(same_bytes(scene.out.data, expected.out.data)) << name_of(table->isa);
+  }
 }
 
 TEST(CpuAttention, BytesDependOnNeitherThreadsNorIsaNorNeighbours) {

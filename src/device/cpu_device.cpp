@@ -76,6 +76,8 @@ void check_batch(const RaggedBatch& batch) {
   for (const BatchRow& row : batch.rows) {
     OUTRIDER_CHECK(row.begin == next && row.end > row.begin && row.position >= 0, "row [{}, {}) at {} after token {}",
                    row.begin, row.end, row.position, next);
+    OUTRIDER_CHECK(row.first_key >= 0 && row.first_key < kBlockKeys && row.first_key <= row.position,
+                   "first key {} of a row at {}", row.first_key, row.position);
     const std::int64_t positions = row.position + row.end - row.begin;
     OUTRIDER_CHECK(static_cast<std::int64_t>(row.blocks.size()) >= ceil_div(positions, kBlockKeys),
                    "{} blocks for {} positions", row.blocks.size(), positions);

@@ -40,6 +40,7 @@ struct Scene {
   std::vector<std::vector<std::byte>> k, v;
   std::vector<std::vector<float>> q;
   std::vector<std::int64_t> last;
+  std::int64_t first_key = 0;
 };
 
 struct Partial {
@@ -65,6 +66,7 @@ Partial attend(const KernelTable& table, const Scene& scene, std::int64_t chunk 
   work.last_key = scene.last.data() + first;
   work.queries = static_cast<std::int64_t>(count);
   work.chunk_begin = chunk * kChunkKeys;
+  work.first_key = scene.first_key;
   work.k_blocks = k_blocks;
   work.v_blocks = v_blocks;
   work.next_k = k_blocks[0];  // what is asked for ahead is never read into a result
@@ -260,6 +262,32 @@ TEST_P(VectorAttention, NeverLooksBehindTheNewestVisibleKey) {
         ASSERT_TRUE(same(expected, attend(portable(), stale)));
         ASSERT_TRUE(same(expected, attend(table(), stale))) << "last key " << last << ", " << queries << " queries";
       }
+    }
+  }
+}
+
+// The portable table does not visit keys below the first one at all: here they hold NaN.
+TEST_P(VectorAttention, NeverSeesKeysBelowTheFirst) {
+  Random random(12);
+  for (std::int64_t width : {16L, 18L, 64L}) {
+    for (std::int64_t first_key : {1L, 5L, 16L}) {
+      Scene scene(width, 600, FloatType::f16, random);
+      scene.first_key = first_key;
+      for (std::int64_t last : {17L, 40L, 63L, 64L, 200L, 511L, 599L})
+        scene.ask(bells(static_cast<std::size_t>(width), random, 0.3F), last);
+      Scene unseen = scene;
+      const std::vector<float> nan(static_cast<std::size_t>(width), kNaN);
+      for (std::int64_t key = 0; key < first_key; ++key) unseen.put(key, nan, nan);
+      const Partial expected = attend(portable(), unseen);
+      for (float value : expected.acc) ASSERT_TRUE(std::isfinite(value));
+      ASSERT_TRUE(same(expected, attend(table(), scene))) << "first key " << first_key << ", width " << width;
+      const Partial from_zero = [&] {
+        Scene all = scene;
+        all.first_key = 0;
+        return attend(table(), all);
+      }();
+      ASSERT_FALSE(same(expected, from_zero));
+      ASSERT_TRUE(same(attend(portable(), unseen, 1, 6, 1), attend(table(), scene, 1, 6, 1)));
     }
   }
 }

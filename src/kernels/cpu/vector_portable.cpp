@@ -114,7 +114,7 @@ std::int64_t store_kv(const float* k, const float* v, std::int64_t head_width, s
   return clamps;
 }
 
-// One query over one chunk. Only keys j <= last_key are visited: a row behind it may hold anything.
+// One query over one chunk. Only keys first_key <= j <= last_key are visited: a row behind it may hold anything.
 void attend_query(const AttendChunk& work, std::int64_t query) {
   const float* q = work.q[query];
   const std::int64_t width = work.head_width;
@@ -127,9 +127,10 @@ void attend_query(const AttendChunk& work, std::int64_t query) {
     const std::int64_t visible = last_key - (work.chunk_begin + block * kBlockKeys) + 1;
     if (visible <= 0) break;
     const std::int64_t keys = visible < kBlockKeys ? visible : kBlockKeys;
+    const std::int64_t first = work.chunk_begin + block == 0 ? work.first_key : 0;
     std::array<float, kBlockKeys> s{};
     float m_next = m;
-    for (std::int64_t j = 0; j < keys; ++j) {
+    for (std::int64_t j = first; j < keys; ++j) {
       float& s_j = s[static_cast<std::size_t>(j)];
       for (std::int64_t d = 0; d < width; ++d) {
         s_j = std::fma(q[d], load(work.k_blocks[block], work.kv_type, d * kBlockKeys + j), s_j);
@@ -141,7 +142,7 @@ void attend_query(const AttendChunk& work, std::int64_t query) {
     m = m_next;
     for (float& lane : l) lane *= r;
     for (std::int64_t d = 0; d < width; ++d) acc[d] *= r;
-    for (std::int64_t j = 0; j < keys; ++j) {
+    for (std::int64_t j = first; j < keys; ++j) {
       const float p_j = exp32(s[static_cast<std::size_t>(j)] - m);
       l[static_cast<std::size_t>(j % kVirtualLanes)] += p_j;
       for (std::int64_t d = 0; d < width; ++d) {
