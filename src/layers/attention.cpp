@@ -27,6 +27,18 @@ void Attention::forward(const Step& step, const RaggedBatch& batch, const RopeAn
     device.gated_linear(shape, attended, q, out, arena, faults);
 }
 
+void Attention::append_only(const Step& step, const RaggedBatch& batch, const RopeAngles& angles,
+                            const KvLayout& layout, std::int64_t layer, const Norm& norm, Tensor h) const {
+  auto& [device, arena, faults, clamps] = step;
+  Arena::Scope scope(arena);
+  const Tensor k = arena.tensor(batch.size(), k_proj.n());
+  const Tensor v = arena.tensor(batch.size(), v_proj.n());
+  device.norm_linear(h, norm.data(), norm.eps, std::array{k_proj.part(k), v_proj.part(v)}, arena, faults);
+  AttentionShape without_queries = shape;
+  without_queries.heads = 0;
+  device.rope_store(without_queries, angles, batch, layout, layer, k.columns(0, 0), k, v, faults, clamps);
+}
+
 std::size_t Attention::scratch_bytes(const Device& device, std::int64_t tokens, std::int64_t rows,
                                      std::int64_t context_tokens) const {
   const auto tensor_bytes = [&](std::int64_t width) {

@@ -23,6 +23,10 @@ struct Attention {
   // cache layer `layer`.
   void forward(const Step& step, const RaggedBatch& batch, const RopeAngles& angles, const KvLayout& layout,
                std::int64_t layer, const Norm& norm, Tensor h) const;
+  // The same bytes of k and v in the cache, and nothing else. h [T,E] is only read.
+  void append_only(const Step& step, const RaggedBatch& batch, const RopeAngles& angles, const KvLayout& layout,
+                   std::int64_t layer, const Norm& norm, Tensor h) const;
+  // Of forward(); append_only() takes less.
   std::size_t scratch_bytes(const Device& device, std::int64_t tokens, std::int64_t rows,
                             std::int64_t context_tokens) const;
 };
