@@ -33,19 +33,30 @@ Core::Core(CoreParts parts, const CoreLimits& limits)
     : parts_(std::move(parts)),
       limits_(limits),
       bounds_(bounds_of(parts_, limits)),
-      pool_(parts_.model->declaration().kv, limits.schedule.kv_blocks),
-      arena_(parts_.model->scratch_bytes(*parts_.device, step_limits(limits))) {
+      pool_({parts_.model->declaration().kv, parts_.model->declaration().recurrent},
+            {limits.schedule.kv_blocks, recurrent_slots(limits, limits.schedule.rows)}),
+      arena_(parts_.model->scratch_bytes(*parts_.device, step_limits(limits)) +
+             Speculation::scratch_bytes(*parts_.model, *parts_.device, limits.speculation, draft_room(limits))) {
   OUTRIDER_CHECK(limits.schedule.rows > 0 && limits.schedule.prefill_step_tokens > 0 && limits.head_rows > 0 &&
                  limits.schedule.prompt_rows > 0);
   parts_.device->reserve_normalizers(limits.head_rows, bounds_.vocab);
   std::sort(parts_.end_tokens.begin(), parts_.end_tokens.end());
+  if (limits.speculation.depth > 0)
+    speculation_ = std::make_unique<Speculation>(
+        Speculation::Parts{parts_.model, parts_.device, parts_.chooser.get(), std::move(parts_.drafter)},
+        limits.speculation, draft_room(limits));
 }
 
 Core::~Core() = default;
 
+Speculation::Room Core::draft_room(const CoreLimits& limits) {
+  return {limits.schedule.rows, limits.schedule.kv_blocks, limits.schedule.prefill_step_tokens, limits.context_tokens};
+}
+
 StepLimits Core::step_limits(const CoreLimits& limits) {
-  // Every row but one may decode beside a full prompt chunk; alone, the rows may all decode.
-  const std::int64_t beside = limits.schedule.prefill_step_tokens + limits.schedule.rows - 1;
+  // Every row but one may decode beside a full prompt chunk; alone, the rows may all decode. Each in a whole window.
+  const std::int64_t beside =
+      limits.schedule.prefill_step_tokens + limits.schedule.rows * (limits.speculation.depth + 1) - 1;
   return {beside, limits.schedule.rows, limits.head_rows, limits.context_tokens};
 }
 
@@ -116,10 +127,13 @@ void Core::admit_waiting() {
   for (const auto& row : queue_) waiting.push_back({row->planned_blocks, row->overtaken});
   const std::vector<std::size_t> admitted = admit(waiting, room);
   active_.reserve(active_.size() + admitted.size());
+  std::vector<EngineRow*> joining;
   for (const std::size_t i : admitted) {
     queue_[i]->tokens.reserve(static_cast<std::size_t>(queue_[i]->planned_tokens));  // a commit never allocates
-    queue_[i]->kv.emplace(pool_);
+    queue_[i]->state.emplace(pool_);
+    joining.push_back(queue_[i].get());
   }
+  if (speculation_) speculation_->admit(joining);
   // All that can fail is done.
   for (std::size_t i = 0; i < queue_.size(); ++i) queue_[i]->overtaken = waiting[i].overtaken;
   for (const std::size_t i : admitted) {
@@ -134,7 +148,7 @@ std::vector<Core::Share> Core::plan_shares() {
   std::vector<RowDemand> demands;
   for (const auto& row : active_)
     demands.push_back({row->in_prompt() ? RowDemand::Kind::prompt : RowDemand::Kind::decode, row->pending(),
-                       row->kv->length(), row->prompt_turn});
+                       row->state->length(), row->prompt_turn});
   const std::vector<std::int64_t> tokens = plan_step(demands, limits_.schedule, prompt_turns_);
   std::vector<Share> shares;
   for (std::size_t i = 0; i < active_.size(); ++i) {
@@ -171,6 +185,7 @@ void Core::post_end(EngineRow& row, FinishReason reason, std::optional<Refusal> 
 }
 
 void Core::remove_left() {
+  if (speculation_) speculation_->retire();
   for (auto* rows : {&queue_, &active_}) std::erase_if(*rows, [](const auto& row) { return row->left; });
 }
 

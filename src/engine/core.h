@@ -13,6 +13,7 @@
 #include "engine/request_check.h"
 #include "engine/row.h"
 #include "engine/scheduler.h"
+#include "engine/speculation.h"
 #include "engine/token_chooser.h"
 #include "models/model.h"
 
@@ -24,10 +25,12 @@ struct CoreParts {
   const Tokenizer* tokenizer = nullptr;  // borrowed; null: raw ids, no text
   std::unique_ptr<TokenChooser> chooser;
   std::vector<std::int32_t> end_tokens;
+  std::unique_ptr<TextDrafter> drafter = nullptr;  // of tests: see Speculation::Parts
 };
 
 struct CoreLimits {
   ScheduleLimits schedule;
+  SpeculationLimits speculation;
   std::int64_t head_rows = 32;  // rows of logits computed at once
   std::int64_t context_tokens = 0;
 };
@@ -45,7 +48,13 @@ class Core {
   bool step(const Deliver& deliver);
 
   static StepLimits step_limits(const CoreLimits& limits);
-  const KvPool& kv_pool() const { return pool_; }
+  static Speculation::Room draft_room(const CoreLimits& limits);
+  // Slots of recurrent state that `rows` rows need: the committed one, and one per token of a window.
+  static std::int64_t recurrent_slots(const CoreLimits& limits, std::int64_t rows) {
+    return rows * (limits.speculation.depth + 2);
+  }
+  const StatePool& state_pool() const { return pool_; }
+  const Speculation* speculation() const { return speculation_.get(); }  // null: off
   std::size_t scratch_peak() const { return arena_.peak(); }
   // As Engine: from any thread.
   std::int64_t kv_clamps() const { return kv_clamps_.load(std::memory_order_relaxed); }
@@ -55,9 +64,14 @@ class Core {
   struct Share {
     EngineRow* row = nullptr;
     std::int64_t tokens = 0;
-    std::int64_t begin = 0;  // its first flat token
-    bool failed = false;     // faulted in this step: nothing of it is committed
+    std::int64_t begin = 0;         // its first flat token
+    bool failed = false;            // faulted in this step: nothing of it is committed
+    bool postponed = false;         // its draft head could not follow: it runs again in the next step
+    std::size_t first_choice = 0;   // of its choices: one behind the prompt or the pending token, one behind each draft
+    std::int64_t accepted = 0;      // drafts that the target chose too
+    bool decodes() const { return !row->in_prompt() && row->generates(); }
     bool samples() const { return !failed && row->generates() && tokens == row->pending(); }
+    std::int64_t choices() const { return samples() ? 1 + row->drafted : 0; }
     bool scores() const { return !failed && row->request.want != Want::generate; }
   };
   struct Outcome;
@@ -74,12 +88,23 @@ class Core {
 
   // step.cpp: one forward and what follows from it.
   void run_shares(std::span<Share> shares, const Deliver& deliver);
-  std::string attempt(std::span<Share> shares, const Deliver& deliver);
+  enum class Failure : std::uint8_t { none, of_drafts, of_step };
+  struct Attempt {
+    Failure failure = Failure::none;
+    std::string what;
+  };
+  Attempt attempt(std::span<Share> shares, const Deliver& deliver);
+  void propose(std::span<Share> shares);
+  void roll_back(std::span<Share> shares) noexcept;
+  std::vector<PreparedStateChange> prepare_follow(std::span<Share> shares, Tensor hidden);
+  void observe(std::span<const Share> shares, const DepthController::Times& times);
   Tensor forward(std::span<Share> shares, std::int64_t& clamps);
   void mark_faults(std::span<Share> shares);
   void choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Choice>& choices);
+  void accept(Share& share, std::span<const Choice> choices) const;
   void settle(std::span<Share> shares, std::span<Choice> choices);
-  Outcome outcome_of(const Share& share, Choice& choice);
+  Outcome outcome_of(const Share& share, std::span<Choice> choices);
+  static void emit(EngineRow& row, Choice& choice, Outcome& out);
   void commit(const Share& share, Outcome out, Clock::time_point now) noexcept;
   void score(Share& share, Tensor hidden, const Deliver& deliver);
   void score_slice(Share& share, Tensor hidden, std::int64_t first, std::int64_t count, Event& event);
@@ -88,8 +113,9 @@ class Core {
   CoreParts parts_;
   CoreLimits limits_;
   RequestBounds bounds_;
-  KvPool pool_;
+  StatePool pool_;
   Arena arena_;
+  std::unique_ptr<Speculation> speculation_;
   std::atomic<std::int64_t> kv_clamps_{0};  // of committed steps
   std::int64_t prompt_turns_ = 0;           // plan_step()
   std::vector<std::uint32_t> faults_;       // [T] of the running step

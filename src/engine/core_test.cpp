@@ -58,7 +58,7 @@ struct Rig {
   }
   void run() {
     for (int steps = 0; step(); ++steps) ASSERT_LT(steps, 100000);
-    EXPECT_EQ(core.kv_pool().used_blocks(), 0);
+    EXPECT_EQ(core.state_pool().kv().used_blocks(), 0);
   }
   Answer answer(Request request) {
     const RequestId id = submit(std::move(request));
@@ -342,7 +342,7 @@ TEST(Core, AnAllocationThatFailsAnywhereInAStepLosesNothing) {
       ASSERT_LT(events.size(), 200u);
     }
     for (const Event& event : events) collect(rig.answers, event);
-    EXPECT_EQ(rig.core.kv_pool().used_blocks(), 0) << "at point " << nth;
+    EXPECT_EQ(rig.core.state_pool().kv().used_blocks(), 0) << "at point " << nth;
     ASSERT_EQ(rig.answers.size(), 4u);
     int failed_rows = 0;
     for (const auto& [id, answer] : rig.answers) {

@@ -25,6 +25,11 @@
 
 namespace outrider {
 
+// Whether the model's MTP head drafts: automatic where it has one that can be trusted; on refuses a model without.
+enum class MtpUse : std::uint8_t { automatic, on, off };
+// Whether repetitions of a request's own text are proposed as drafts.
+enum class TextDrafts : std::uint8_t { on, off };
+
 struct LoadOptions {
   std::string model;  // directory, .gguf file, or name (resolve_model)
   Precision precision = Precision::packed;
@@ -36,6 +41,10 @@ struct LoadOptions {
   std::int64_t head_rows = 0;              // rows of logits computed at once; 0: max_rows. Scoring is faster with more
   std::int64_t prefill_step_tokens = 512;  // most prompt tokens of one step
   std::int64_t prompt_rows = 8;            // prompts that share them by turns
+  // Speculation (serving.md section 3): most drafts of a row in a step, 0: none. The text never depends on any of it.
+  std::int64_t draft_tokens = 3;
+  MtpUse mtp = MtpUse::automatic;
+  TextDrafts text_drafts = TextDrafts::on;
   std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
   PanelUse panels = PanelUse::automatic;
   // Asked while the engine ends and a panel file is still being written: true gives it up. May be empty.
@@ -87,6 +96,7 @@ struct Request {
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
   bool include_stop = false;
+  std::optional<std::int64_t> draft_tokens;  // most drafts of a step; absent: what was loaded with, which is the most
   Want want = Want::generate;
 };
 
@@ -106,6 +116,11 @@ struct Timings {
   double queue_ms = 0, prompt_ms = 0, ttft_ms = 0, predicted_ms = 0;
   std::int64_t cache_n = 0, prompt_n = 0, predicted_n = 0;
   double prompt_per_second = 0, predicted_per_second = 0;
+  // Drafts: proposed and accepted; of the proposals at each place of a window the share that stood; the time of the
+  // steps the row decoded in.
+  std::int64_t draft_n = 0, draft_n_accepted = 0;
+  std::vector<double> accepted_per_depth;
+  double draft_ms = 0, verify_ms = 0;
 };
 
 struct Usage {

@@ -218,7 +218,7 @@ TEST_P(Identity, RandomSchedulesChangeNoBit) {
       }
     }
     rig.run();
-    RC_ASSERT(rig.core.kv_pool().used_blocks() == 0);
+    RC_ASSERT(rig.core.state_pool().kv().used_blocks() == 0);
     for (const auto& [id, salt] : salts) {
       const Answer& answer = rig.answers[id];
       RC_ASSERT(answer.finished);

@@ -24,16 +24,30 @@ std::uint64_t sum_of(const std::map<MemoryPart, std::uint64_t>& parts) {
   return sum;
 }
 
+SpeculationLimits speculation_limits(const LoadOptions& o) {
+  SpeculationLimits limits;
+  limits.depth = o.draft_tokens;
+  limits.head = o.mtp == MtpUse::off ? SpeculationLimits::Head::ignore : SpeculationLimits::Head::use;
+  limits.drafts_text = o.text_drafts == TextDrafts::on;
+  return limits;
+}
+
 // The terms of serving.md 5.1 for one model; contexts and rows vary.
 class Costs {
  public:
   Costs(const LoadOptions& options, const ModelSource& source, const ModelPlan& model, const Device& device,
         std::uint64_t text_bytes)
-      : options_(options), source_(source), model_(model), device_(device), text_bytes_(text_bytes) {}
+      : options_(options),
+        model_(model),
+        graph_(plan_graph(source, options.precision)),
+        device_(device),
+        text_bytes_(text_bytes) {}
 
   CoreLimits limits(std::int64_t context, std::int64_t rows) const {
     CoreLimits limits;
-    limits.schedule.rows = std::max(options_.max_rows, rows);
+    // A hybrid's state is planned per row; KV blocks are shared by as many rows as there may be.
+    limits.schedule.rows = recurrent() ? rows : std::max(options_.max_rows, rows);
+    limits.speculation = speculation_limits(options_);
     limits.schedule.prefill_step_tokens = std::min(options_.prefill_step_tokens, std::max<std::int64_t>(context, 1));
     limits.schedule.prompt_rows = options_.prompt_rows;
     limits.schedule.kv_blocks = rows * planned_kv_blocks(context, 0);
@@ -45,17 +59,27 @@ class Costs {
   std::map<MemoryPart, std::uint64_t> parts(std::int64_t context, std::int64_t rows) const {
     const CoreLimits core = limits(context, rows);
     const std::int64_t vocab = model_.declaration.vocab;
-    const std::uint64_t row = kMailboxBytes + static_cast<std::uint64_t>(vocab) * sizeof(float);
-    const std::uint64_t blocks =
-        saturating_mul(static_cast<std::uint64_t>(core.schedule.kv_blocks), model_.declaration.kv.block_bytes());
+    const std::int64_t windows = core.speculation.depth + 1;
+    const std::uint64_t row = kMailboxBytes + static_cast<std::uint64_t>(windows * vocab) * sizeof(float) +
+                              Speculation::row_bytes(*graph_, core.speculation, context);
+    const std::uint64_t block =
+        model_.declaration.kv.block_bytes() + Speculation::block_bytes(*graph_, core.speculation);
+    const std::uint64_t blocks = saturating_mul(static_cast<std::uint64_t>(core.schedule.kv_blocks), block);
     const std::uint64_t choosing =
         Sampler::scratch_bytes(vocab) + device_.normalizer_scratch_bytes(core.head_rows, vocab);
-    return {{MemoryPart::weights, model_.weight_bytes},
-            {MemoryPart::kv, saturating_add(blocks, saturating_mul(static_cast<std::uint64_t>(rows), row))},
-            {MemoryPart::scratch,
-             saturating_add(planned_scratch_bytes(source_, model_, device_, Core::step_limits(core)), choosing)},
-            {MemoryPart::text, text_bytes_},
-            {MemoryPart::fixed, kFixedBytes}};
+    const std::uint64_t drafting =
+        Speculation::scratch_bytes(*graph_, device_, core.speculation, Core::draft_room(core));
+    std::map<MemoryPart, std::uint64_t> parts = {
+        {MemoryPart::weights, model_.weight_bytes},
+        {MemoryPart::kv, saturating_add(blocks, saturating_mul(static_cast<std::uint64_t>(rows), row))},
+        {MemoryPart::scratch, graph_->scratch_bytes(device_, Core::step_limits(core)) + choosing + drafting},
+        {MemoryPart::text, text_bytes_},
+        {MemoryPart::fixed, kFixedBytes}};
+    if (recurrent())
+      parts[MemoryPart::recurrent] =
+          saturating_mul(static_cast<std::uint64_t>(Core::recurrent_slots(core, core.schedule.rows)),
+                         model_.declaration.recurrent.slot_bytes());
+    return parts;
   }
 
   std::uint64_t total(std::int64_t context, std::int64_t rows) const { return sum_of(parts(context, rows)); }
@@ -74,14 +98,16 @@ class Costs {
   }
 
  private:
+  bool recurrent() const { return model_.declaration.recurrent.layers > 0; }
+
   // The longest context whose plan takes `blocks` blocks: one position is kept for the pending token.
   static std::int64_t context_of(std::int64_t blocks, std::int64_t most) {
     return std::min(blocks * kBlockKeys - 1, most);
   }
 
   const LoadOptions& options_;
-  const ModelSource& source_;
   const ModelPlan& model_;
+  std::unique_ptr<Model> graph_;  // shapes only
   const Device& device_;
   std::uint64_t text_bytes_;
 };
@@ -96,6 +122,7 @@ void check_options(const LoadOptions& o, std::int64_t model_context) {
   within("the number of rows that share a prefill step", o.prompt_rows, 1, kMostRows);
   within("the prefill step", o.prefill_step_tokens, 1, kMostPrefillStep);
   within("the number of head rows", o.head_rows, 0, kMostRows);
+  within("the number of draft tokens", o.draft_tokens, 0, kMaxDraftDepth);
   if (o.context_tokens < 0)
     throw Error(ErrorKind::usage, fmt::format("a context of {} tokens, the least is 0", o.context_tokens));
   if (o.context_tokens > model_context)

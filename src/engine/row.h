@@ -1,6 +1,7 @@
 // One request inside the engine, from submit to its last event (serving.md section 0: a row).
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -9,34 +10,65 @@
 
 #include "engine/answer_text.h"
 #include "engine/engine.h"
-#include "state/kv_row.h"
+#include "speculate/depth_controller.h"
+#include "speculate/ngram_drafter.h"
+#include "state/state_row.h"
 
 namespace outrider {
 
 using Clock = std::chrono::steady_clock;
+double ms_between(Clock::time_point begin, Clock::time_point end);
+
+// What came of a row's drafts.
+struct DraftsSeen {
+  std::array<std::int64_t, kMaxDraftDepth> drafted{}, accepted{};  // by place in the window
+  double draft_ms = 0, verify_ms = 0;                              // of the steps it decoded in
+
+  void note(std::int64_t proposals, std::int64_t stood, const DepthController::Times& times) {
+    for (std::int64_t j = 0; j < proposals; ++j) ++drafted[static_cast<std::size_t>(j)];
+    for (std::int64_t j = 0; j < stood; ++j) ++accepted[static_cast<std::size_t>(j)];
+    draft_ms += times.draft_ms;
+    verify_ms += times.verify_ms;
+  }
+};
 
 struct EngineRow {
   RequestId id = 0;
   Request request;
   std::int64_t seed = 0;
   std::vector<std::int32_t> end_tokens;  // sorted: the model's and the request's
-  std::vector<std::int32_t> tokens;      // prompt, then generated; capacity for the whole answer from admission on
+  // Prompt, generated, and while a step runs its `drafted` proposals; capacity for the whole answer from admission on.
+  std::vector<std::int32_t> tokens;
+  std::int64_t drafted = 0;
   std::int64_t prompt_tokens = 0;
   std::int64_t planned_tokens = 0;  // prompt + max_tokens, fixed (models.md 2.2: the length class)
   std::int64_t planned_blocks = 0;
   int overtaken = 0;             // while queued
   std::int64_t prompt_turn = 0;  // RowDemand::turn
-  std::optional<KvRow> kv;       // from admission on
+  std::optional<StateRow> state;  // from admission on
   std::optional<AnswerText> text;
   Clock::time_point submitted, admitted, first_token, last_token;
   bool left = false;  // its last event is in the outbox: to be removed
 
-  std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size()) - prompt_tokens; }
-  std::int64_t pending() const { return static_cast<std::int64_t>(tokens.size()) - kv->length(); }
-  bool in_prompt() const { return kv->length() < prompt_tokens; }
+  // Speculation (engine/speculation.h).
+  std::int64_t draft_row = -1;              // its index in the draft head's group
+  std::optional<NgramDrafter> text_drafts;  // where the text's own repetitions are proposed
+  std::size_t ask = 0;                      // its place in the open round
+  DraftSource drafting = DraftSource::head;
+  RowAcceptance acceptance;
+  DraftsSeen drafts_seen;
+
+  std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size()) - drafted - prompt_tokens; }
+  std::int64_t pending() const { return static_cast<std::int64_t>(tokens.size()) - state->length(); }
+  bool in_prompt() const { return state->length() < prompt_tokens; }
+  void drop_drafts() noexcept {
+    tokens.resize(tokens.size() - static_cast<std::size_t>(drafted));
+    drafted = 0;
+  }
   bool generates() const { return request.want == Want::generate && request.max_tokens > 0; }
-  LookForStops look() const {
-    return generated() >= request.sampling.min_tokens ? LookForStops::yes : LookForStops::no;
+  // Whether the next token but `emitted` may end the row by a stop string.
+  LookForStops look(std::int64_t emitted = 0) const {
+    return generated() + emitted >= request.sampling.min_tokens ? LookForStops::yes : LookForStops::no;
   }
 
   Usage usage() const { return {prompt_tokens, generated(), 0}; }

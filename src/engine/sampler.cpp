@@ -10,9 +10,13 @@
 namespace outrider {
 namespace {
 
-bool wants_logprobs(const SamplingParams& p) { return p.logprobs || p.top_logprobs > 0; }
-bool wants_raw(const SamplingParams& p) { return wants_logprobs(p) && p.logprobs_mode == LogprobsMode::raw; }
-bool needs_normalizer(const SamplingParams& p) { return p.temperature > 0 || wants_logprobs(p); }
+bool wants_logprobs(const ChoosingRow& row) {
+  return row.report == LogprobReport::as_asked && (row.params->logprobs || row.params->top_logprobs > 0);
+}
+bool wants_raw(const ChoosingRow& row) {
+  return wants_logprobs(row) && row.params->logprobs_mode == LogprobsMode::raw;
+}
+bool needs_normalizer(const ChoosingRow& row) { return row.params->temperature > 0 || wants_logprobs(row); }
 
 std::span<float> values(Tensor logits, std::int64_t row) {
   return {logits.row(row), static_cast<std::size_t>(logits.width)};
@@ -49,8 +53,8 @@ void Sampler::choose(Device& device, Tensor logits, std::span<const ChoosingRow>
   // Rows go through the device together; one that reports raw log-probabilities goes alone: there is one raw copy.
   for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
     end = begin + 1;
-    if (!wants_raw(*rows[begin].params))
-      while (end < rows.size() && !wants_raw(*rows[end].params)) ++end;
+    if (!wants_raw(rows[begin]))
+      while (end < rows.size() && !wants_raw(rows[end])) ++end;
     choose_together(device, logits.slice(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end - begin)),
                     rows.subspan(begin, end - begin), out.subspan(begin, end - begin));
   }
@@ -63,7 +67,7 @@ void Sampler::choose_together(Device& device, Tensor logits, std::span<const Cho
     const std::span<float> z = values(logits, static_cast<std::int64_t>(i));
     mask_padded_ids(z, tokenizer_size_);
     bool bad = has_bad_logit(z);
-    if (!bad && wants_raw(*rows[i].params)) {
+    if (!bad && wants_raw(rows[i])) {
       std::copy(z.begin(), z.end(), raw_.as<float>().begin());
       device.log_normalizers(logits, &raw_norm.max, &raw_norm.ln_sum);
     }
@@ -81,7 +85,7 @@ void Sampler::choose_together(Device& device, Tensor logits, std::span<const Cho
   device.argmax(logits, best.data(), faults.data());
   std::vector<float> max(rows.size());
   std::vector<double> ln_sum(rows.size());
-  if (std::any_of(rows.begin(), rows.end(), [](const ChoosingRow& row) { return needs_normalizer(*row.params); }))
+  if (std::any_of(rows.begin(), rows.end(), needs_normalizer))
     device.log_normalizers(logits, max.data(), ln_sum.data());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (out[i].failure) continue;
@@ -106,8 +110,8 @@ void Sampler::finish_row(std::span<const float> z, const ChoosingRow& row, const
       return;
     }
   }
-  if (!wants_logprobs(p)) return;
-  out.logprob = wants_raw(p) ? report(raw_.as<float>(), raw_norm, out.id, p.top_logprobs)
+  if (!wants_logprobs(row)) return;
+  out.logprob = wants_raw(row) ? report(raw_.as<float>(), raw_norm, out.id, p.top_logprobs)
                              : report(z, norm, out.id, p.top_logprobs);
 }
 

@@ -1,6 +1,7 @@
 // One step of Core: forward over the ragged batch, head on the rows that sample, choose, commit, score.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -12,8 +13,7 @@ namespace outrider {
 
 // What a row's step leads to. Building it does all that can fail; committing it moves.
 struct Core::Outcome {
-  std::optional<std::int32_t> token;
-  Event event;  // tokens
+  Event event;  // the tokens that are emitted
   std::optional<FinishReason> finish;
   std::string stop_match;
   std::optional<Refusal> error;
@@ -21,58 +21,100 @@ struct Core::Outcome {
 
 // Containment (serving.md 5.3): an exception rolls every row of the attempt back to its committed state and the step is
 // run again in halves until the failing row is alone. Rows of the halves that pass get the same bytes as without it.
+// A failure of drafts counts against the rows' draft heads: the step is run again until those give up (runtime.md 7).
 void Core::run_shares(std::span<Share> shares, const Deliver& deliver) {
-  const std::string failure = attempt(shares, deliver);
-  if (failure.empty()) return;
-  for (Share& share : shares) {
-    share.row->kv->release_reserved();
-    share.failed = false;
+  Attempt tried = attempt(shares, deliver);
+  for (int again = 0; tried.failure == Failure::of_drafts && again < MtpRows::kMaxFailures; ++again) {
+    log(LogLevel::warning, "the drafts of a step failed ({}); running it again", tried.what);
+    tried = attempt(shares, deliver);
   }
+  if (tried.failure == Failure::none) return;
   if (shares.size() == 1) {
     EngineRow& row = *shares[0].row;
-    log(LogLevel::error, "request {} failed in a step: {}", row.id, failure);
+    log(LogLevel::error, "request {} failed in a step: {}", row.id, tried.what);
     end_row(
         row, FinishReason::failed,
-        Refusal{fmt::format("the engine step failed for this request: {}", failure), "", "engine_step_failed", 500});
+        Refusal{fmt::format("the engine step failed for this request: {}", tried.what), "", "engine_step_failed", 500});
     return;
   }
-  log(LogLevel::warning, "a step of {} rows failed ({}); running it again in halves", shares.size(), failure);
+  log(LogLevel::warning, "a step of {} rows failed ({}); running it again in halves", shares.size(), tried.what);
   run_shares(shares.first(shares.size() / 2), deliver);
   run_shares(shares.subspan(shares.size() / 2), deliver);
 }
 
-// One try. Returns what failed, with nothing committed; empty: all is committed.
-std::string Core::attempt(std::span<Share> shares, const Deliver& deliver) {
+// One try: draft, one forward over windows, decodes and prompt chunks, choose, accept, commit (runtime.md section 5).
+// On a failure nothing is committed.
+Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
   const Arena::Scope scope(arena_);
   Tensor hidden;
   std::vector<Choice> choices;
+  std::vector<PreparedStateChange> changes;
   std::int64_t clamps = 0;
+  DepthController::Times times;
+  Failure stage = Failure::of_drafts;
+  const Clock::time_point begin = Clock::now();
   try {
+    propose(shares);
+    times.draft_ms = ms_between(begin, Clock::now());
+    stage = Failure::of_step;
     hidden = forward(shares, clamps);
     mark_faults(shares);
     choose_tokens(shares, hidden, choices);
+    for (Share& share : shares) accept(share, choices);
+    stage = Failure::of_drafts;
+    changes = prepare_follow(shares, hidden);
   } catch (const std::exception& error) {
-    return *error.what() != '\0' ? error.what() : "unknown failure";
+    roll_back(shares);
+    return {stage, *error.what() != '\0' ? error.what() : "unknown failure"};
   }
   kv_clamps_.fetch_add(clamps, std::memory_order_relaxed);  // a failed attempt runs again and counts there
+  times.verify_ms = ms_between(begin, Clock::now()) - times.draft_ms;
+  observe(shares, times);
   settle(shares, choices);
+  for (PreparedStateChange& change : changes) change.commit();
+  changes.clear();
+  roll_back(shares);  // what did not commit: faulted and postponed rows
   for (Share& share : shares)
     if (share.scores() && !share.row->left) score(share, hidden, deliver);
   return {};
 }
 
+// Rows that decode get their drafts.
+void Core::propose(std::span<Share> shares) {
+  std::vector<EngineRow*> rows;
+  for (Share& share : shares) {
+    share.failed = share.postponed = false;
+    if (share.decodes()) rows.push_back(share.row);
+  }
+  if (speculation_ && !rows.empty()) {
+    const Step step{*parts_.device, arena_};
+    speculation_->propose(step, rows);
+  }
+  for (Share& share : shares)
+    if (share.decodes()) share.tokens = 1 + share.row->drafted;
+}
+
+// Takes back what an attempt left with its rows: reservations, drafts, rounds.
+void Core::roll_back(std::span<Share> shares) noexcept {
+  for (const Share& share : shares) {
+    share.row->state->release_reserved();
+    share.row->drop_drafts();
+  }
+  if (speculation_) speculation_->abort({});
+}
+
 Tensor Core::forward(std::span<Share> shares, std::int64_t& clamps) {
   std::vector<std::int32_t> tokens;
   for (Share& share : shares) {
-    share.row->kv->reserve(share.tokens);
+    const bool window = share.row->drafted > 0;
+    share.row->state->reserve(share.tokens, {window ? StorePositions::every : StorePositions::at_end});
     share.begin = static_cast<std::int64_t>(tokens.size());
-    const auto from = share.row->tokens.begin() + share.row->kv->length();
+    const auto from = share.row->tokens.begin() + share.row->state->length();
     tokens.insert(tokens.end(), from, from + share.tokens);
   }
   std::vector<BatchRow> rows;
   for (const Share& share : shares)
-    rows.push_back({share.begin, share.begin + share.tokens, share.row->kv->length(), share.row->planned_tokens,
-                    share.row->kv->blocks()});
+    rows.push_back(share.row->state->batch_row(share.begin, share.tokens, share.row->planned_tokens));
   faults_.assign(tokens.size(), 0);
   const Step step{*parts_.device, arena_, faults_.data(), &clamps};
   const Tensor hidden = parts_.model->forward(step, {tokens, rows});
@@ -100,53 +142,119 @@ Tensor Core::head_of(Tensor hidden, std::span<const std::int64_t> picks, Tensor&
   return logits;
 }
 
-// choices[i] belongs to shares[i]; those that do not sample keep id -1.
+// A choice behind each token that samples: the last of a prompt, and every token of a window, with the drafts before it
+// in its history.
 void Core::choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Choice>& choices) {
-  choices.assign(shares.size(), {});
-  std::vector<std::size_t> sampling;
-  for (std::size_t i = 0; i < shares.size(); ++i)
-    if (shares[i].samples()) sampling.push_back(i);
-  const auto most = static_cast<std::size_t>(limits_.head_rows);
-  for (std::size_t first = 0; first < sampling.size(); first += most) {
-    const std::size_t count = std::min(most, sampling.size() - first);
-    const Arena::Scope scope(arena_);
-    std::vector<std::int64_t> picks(count);
-    std::vector<ChoosingRow> rows(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const Share& share = shares[sampling[first + i]];
-      const EngineRow& row = *share.row;
-      picks[i] = share.begin + share.tokens - 1;
-      rows[i] = {&row.request.sampling, row.tokens, row.prompt_tokens, row.generated(), row.seed, row.end_tokens};
+  std::vector<std::int64_t> picks;
+  std::vector<ChoosingRow> rows;
+  for (Share& share : shares) {
+    share.first_choice = picks.size();
+    const EngineRow& row = *share.row;
+    const std::int64_t known = std::ssize(row.tokens) - row.drafted;
+    for (std::int64_t j = 0; j < share.choices(); ++j) {
+      picks.push_back(share.begin + share.tokens - share.choices() + j);
+      const auto history = std::span(row.tokens).first(static_cast<std::size_t>(known + j));
+      rows.push_back({&row.request.sampling, history, row.prompt_tokens, row.generated() + j, row.seed,
+                      row.end_tokens});
     }
+  }
+  choices.assign(picks.size(), {});
+  const auto most = static_cast<std::size_t>(limits_.head_rows);
+  for (std::size_t first = 0; first < picks.size(); first += most) {
+    const std::size_t count = std::min(most, picks.size() - first);
+    const Arena::Scope scope(arena_);
     std::vector<std::uint32_t> faults(count, 0);
     Tensor picked;
-    const Tensor logits = head_of(hidden, picks, picked, faults);
-    std::vector<Choice> chosen(count);
-    parts_.chooser->choose(*parts_.device, logits, rows, chosen);
-    for (std::size_t i = 0; i < count; ++i) {
+    const Tensor logits = head_of(hidden, std::span(picks).subspan(first, count), picked, faults);
+    const std::span<Choice> chosen = std::span(choices).subspan(first, count);
+    parts_.chooser->choose(*parts_.device, logits, std::span(rows).subspan(first, count), chosen);
+    for (std::size_t i = 0; i < count; ++i)
       if (faults[i] != 0) chosen[i].failure = numeric_error();
-      choices[sampling[first + i]] = std::move(chosen[i]);
-    }
   }
 }
 
-// What the chosen token means for the row: its text, its end. Throws only on this row's own account.
-Core::Outcome Core::outcome_of(const Share& share, Choice& choice) {
+// Greedy and coupled: a draft stands where the target chose the same token with the same noise (serving.md section 3).
+void Core::accept(Share& share, std::span<const Choice> choices) const {
+  share.accepted = 0;
+  const EngineRow& row = *share.row;
+  const std::size_t known = row.tokens.size() - static_cast<std::size_t>(row.drafted);
+  while (share.accepted < row.drafted) {
+    const auto j = static_cast<std::size_t>(share.accepted);
+    const Choice& choice = choices[share.first_choice + j];
+    if (share.failed || choice.failure || choice.id != row.tokens[known + j]) return;
+    ++share.accepted;
+  }
+}
+
+// The draft head follows what stays of each row. The drafted tokens of a row that ends inside its window do not matter:
+// it leaves.
+std::vector<PreparedStateChange> Core::prepare_follow(std::span<Share> shares, Tensor hidden) {
+  if (!speculation_) return {};
+  const Step step{*parts_.device, arena_};
+  const NativeDraft* head = speculation_->has_head() ? parts_.model->native_draft() : nullptr;
+  const Tensor context = head != nullptr ? tapped(step, *head, hidden) : hidden;
+  std::vector<Speculation::Followed> rows;
+  std::vector<Share*> whose;
+  for (Share& share : shares) {
+    if (share.failed || !share.row->generates()) continue;
+    const std::int64_t kept = share.decodes() ? share.accepted + 1 : share.tokens;
+    const auto tokens = std::span(share.row->tokens)
+                            .subspan(static_cast<std::size_t>(share.row->state->length()), static_cast<std::size_t>(kept));
+    rows.push_back({share.row, tokens, context.slice(share.begin, kept)});
+    whose.push_back(&share);
+  }
+  std::vector<PreparedStateChange> changes = speculation_->prepare_follow(step, rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) whose[i]->postponed = rows[i].failed;
+  return changes;
+}
+
+void Core::observe(std::span<const Share> shares, const DepthController::Times& times) {
+  if (!speculation_) return;
+  std::vector<Speculation::Outcome> outcomes;
+  auto prompts = DepthController::Prompts::none;
+  for (const Share& share : shares) {
+    EngineRow& row = *share.row;
+    if (!share.decodes()) {
+      prompts = DepthController::Prompts::some;
+      continue;
+    }
+    if (share.failed || share.postponed) continue;
+    outcomes.push_back({&row, row.drafted, share.accepted});
+    row.drafts_seen.note(row.drafted, share.accepted, times);
+  }
+  if (!outcomes.empty()) speculation_->observe(outcomes, times, prompts);
+}
+
+// What the chosen tokens mean for the row: its text, its end. Throws only on this row's own account.
+Core::Outcome Core::outcome_of(const Share& share, std::span<Choice> choices) {
   EngineRow& row = *share.row;
   Outcome out;
-  if (share.failed || (share.samples() && !choice.failure && choice.id < 0)) choice.failure = numeric_error();
-  if (choice.failure) {
+  if (share.failed) {
     out.finish = FinishReason::failed;
-    out.error = std::move(choice.failure);
-    out.event.text = row.text->finish(row.look()).text;
+    out.error = numeric_error();
+    out.event.text = row.text->finish(row.look(0)).text;
     return out;
   }
   if (!share.samples()) {
-    const bool prompt_done = row.kv->length() + share.tokens == row.prompt_tokens;
+    const bool prompt_done = row.state->length() + share.tokens == row.prompt_tokens;
     if (row.request.want == Want::generate && prompt_done) out.finish = FinishReason::length;  // max_tokens 0
     return out;
   }
-  out.token = choice.id;
+  for (std::int64_t j = 0; j <= share.accepted && !out.finish; ++j)
+    emit(row, choices[share.first_choice + static_cast<std::size_t>(j)], out);
+  return out;
+}
+
+// One token more of a row, or its end.
+void Core::emit(EngineRow& row, Choice& choice, Outcome& out) {
+  const std::int64_t emitted = std::ssize(out.event.ids);
+  if (!choice.failure && choice.id < 0) choice.failure = numeric_error();
+  if (choice.failure) {
+    out.finish = FinishReason::failed;
+    out.error = std::move(choice.failure);
+    out.event.text += row.text->finish(row.look(emitted)).text;
+    return;
+  }
   out.event.ids.push_back(choice.id);
   if (choice.logprob) out.event.logprobs.push_back(std::move(*choice.logprob));
   const bool is_end =
@@ -155,47 +263,47 @@ Core::Outcome Core::outcome_of(const Share& share, Choice& choice) {
   if (is_end)
     out.finish = FinishReason::stop;
   else
-    piece = row.text->push(choice.id, row.look());
-  if (!is_end && row.generated() + 1 >= row.request.max_tokens) out.finish = FinishReason::length;
+    piece = row.text->push(choice.id, row.look(emitted));
+  if (!is_end && row.generated() + emitted + 1 >= row.request.max_tokens) out.finish = FinishReason::length;
   if (out.finish && !piece.stop) {  // nothing more comes: held text is released, unless it ends in a stop after all
-    AnswerPiece rest = row.text->finish(row.look());
+    AnswerPiece rest = row.text->finish(row.look(emitted));
     piece.text += rest.text;
     piece.stop = rest.stop;
   }
-  out.event.text = std::move(piece.text);
+  out.event.text += piece.text;
   if (piece.stop) {
     out.finish = FinishReason::stop;
     out.stop_match = row.request.stop[*piece.stop];
   }
-  return out;
 }
 
 // Commits the step row by row. All that can fail for a row happens in its outcome; its commit moves.
 void Core::settle(std::span<Share> shares, std::span<Choice> choices) {
   const Clock::time_point now = Clock::now();
-  for (std::size_t i = 0; i < shares.size(); ++i) {
+  for (const Share& share : shares) {
+    if (share.postponed) continue;
     Outcome out;
     try {
-      out = outcome_of(shares[i], choices[i]);
+      out = outcome_of(share, choices);
     } catch (const std::exception& error) {
       out = {};
       out.finish = FinishReason::failed;
       out.error = Refusal{fmt::format("generation failed: {}", error.what()), "", "generation_failed", 500};
     }
-    commit(shares[i], std::move(out), now);
+    commit(share, std::move(out), now);
   }
 }
 
 void Core::commit(const Share& share, Outcome out, Clock::time_point now) noexcept {
   EngineRow& row = *share.row;
-  if (out.error)
-    row.kv->release_reserved();
-  else
-    row.kv->advance(share.tokens);
-  if (out.token) {
+  const std::int64_t emitted = std::ssize(out.event.ids);
+  row.drop_drafts();
+  // A window keeps as many tokens as it emitted: the pending one and the drafts that stand.
+  if (!out.error) row.state->advance(share.decodes() ? emitted : share.tokens);
+  if (emitted > 0) {
     if (row.generated() == 0) row.first_token = now;
     row.last_token = now;
-    row.tokens.push_back(*out.token);  // within the capacity reserved at admission
+    for (const std::int32_t id : out.event.ids) row.tokens.push_back(id);  // within the capacity reserved at admission
     out.event.request = row.id;
     outbox_.push_back(std::move(out.event));
     out.event.text.clear();
@@ -208,7 +316,7 @@ void Core::commit(const Share& share, Outcome out, Clock::time_point now) noexce
 void Core::score(Share& share, Tensor hidden, const Deliver& deliver) {
   EngineRow& row = *share.row;
   const bool logits_wanted = row.request.want == Want::prompt_logits;
-  const std::int64_t from = row.kv->length() - share.tokens;
+  const std::int64_t from = row.state->length() - share.tokens;
   // The last position of the prompt predicts no prompt token.
   const std::int64_t scored = logits_wanted ? share.tokens : std::min(share.tokens, row.prompt_tokens - 1 - from);
   for (std::int64_t first = 0; first < scored; first += limits_.head_rows) {
@@ -236,7 +344,7 @@ void Core::score(Share& share, Tensor hidden, const Deliver& deliver) {
       return;
     }
   }
-  if (row.kv->length() == row.prompt_tokens) end_row(row, FinishReason::length, std::nullopt);
+  if (row.state->length() == row.prompt_tokens) end_row(row, FinishReason::length, std::nullopt);
 }
 
 void Core::score_slice(Share& share, Tensor hidden, std::int64_t first, std::int64_t count, Event& event) {

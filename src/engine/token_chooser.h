@@ -11,6 +11,9 @@
 
 namespace outrider {
 
+// Whether the log-probabilities a request asked for are reported: not of drafts.
+enum class LogprobReport : std::uint8_t { as_asked, none };
+
 // One row of logits that samples. Everything is borrowed for the call.
 struct ChoosingRow {
   const SamplingParams* params = nullptr;
@@ -19,6 +22,7 @@ struct ChoosingRow {
   std::int64_t t = 0;  // index of the token to choose in its answer
   std::int64_t seed = 0;
   std::span<const std::int32_t> end_tokens;  // sorted: the model's and the request's
+  LogprobReport report = LogprobReport::as_asked;
 };
 
 struct Choice {

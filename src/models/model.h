@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "layers/step.h"
+#include "models/native_draft.h"
 #include "weights/model_source.h"
 
 namespace outrider {
@@ -41,6 +42,7 @@ struct Declaration {
   std::vector<PhaseDecl> phases;
   std::vector<CacheLayerDecl> cache_layers;  // in order
   KvLayout kv;                               // of the `full` layers
+  RecurrentLayout recurrent;                 // of the `recurrent` layers
   std::vector<LoraTarget> lora_targets;
   std::int64_t layers = 0, width = 0, ffn = 0, vocab = 0;
   std::int64_t context_tokens = 0;  // longest prompt + answer
@@ -75,6 +77,8 @@ class Model {
                                  std::int64_t last) = 0;
   // logits [R,V] = head(final_norm(hidden [R,E])). step.faults has one entry per row of `hidden` here.
   virtual void head(const Step& step, Tensor hidden, Tensor logits) = 0;
+  // The MTP head that was loaded with the model, null: none (Declaration::native_draft).
+  virtual const NativeDraft* native_draft() const { return nullptr; }
 };
 
 // What one Linear costs a step: bytes read once, multiply-adds per token. `coded`: exact 16-bit products, else f32.
@@ -104,8 +108,8 @@ struct ModelPlan {
 // The registry (models.md section 5): `model_type` decides. Error (data): unknown or known-but-unsupported names with
 // the reason, refused config values, missing or unused tensors (both lists).
 ModelPlan plan_model(const ModelSource& source, Precision precision);
-std::size_t planned_scratch_bytes(const ModelSource& source, const ModelPlan& plan, const Device& device,
-                                  const StepLimits& limits);
+// The graph with shapes and no data: for what it says of its scratch and its draft head. Errors as plan_model().
+std::unique_ptr<Model> plan_graph(const ModelSource& source, Precision precision);
 std::unique_ptr<Model> load_model(ModelSource& source, Precision precision, Device& device);
 
 }  // namespace outrider

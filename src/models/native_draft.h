@@ -8,6 +8,7 @@
 #include "layers/attention.h"
 #include "layers/modules.h"
 #include "layers/rope.h"
+#include "layers/step.h"
 #include "layers/swiglu.h"
 
 namespace outrider {
@@ -35,9 +36,19 @@ struct NativeDraft {
   RopeConfig rope;                             // of the head's attention: the target's
   const PackedMatrix* embed_tokens = nullptr;  // [V, E], the target's
   const PackedMatrix* head = nullptr;          // [V, E], the target's lm_head, or embed_tokens when tied
+  const Norm* final_norm = nullptr;            // [E], the target's
   HiddenTap tap = HiddenTap::post_norm;
   // SHA-256 over canonical name, dtype, shape and bytes of the tensors, and the target's fingerprint (models.md 4.5).
   std::string identity;
 };
+
+// The target's hiddens [R,E] (of Model::forward) as this head was trained on: they themselves, or normed, in
+// step.arena.
+inline Tensor tapped(const Step& step, const NativeDraft& draft, Tensor hiddens) {
+  if (draft.tap == HiddenTap::pre_norm) return hiddens;
+  const Tensor normed = step.arena.tensor(hiddens.rows, hiddens.width);
+  step.device.rms_norm(hiddens, draft.final_norm->data(), draft.final_norm->eps, normed);
+  return normed;
+}
 
 }  // namespace outrider

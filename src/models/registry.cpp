@@ -156,10 +156,9 @@ void check_declaration(const Declaration& d, const LinearShapes& graph) {
 
 ModelPlan plan_model(const ModelSource& source, Precision precision) { return describe(source, precision).plan; }
 
-std::size_t planned_scratch_bytes(const ModelSource& source, const ModelPlan& plan, const Device& device,
-                                  const StepLimits& limits) {
-  const Described d = describe(source, plan.precision);
-  return llama_scratch_bytes(d.weights, Rope(d.config.rope), device, limits);
+std::unique_ptr<Model> plan_graph(const ModelSource& source, Precision precision) {
+  Described d = describe(source, precision);
+  return std::make_unique<Llama>(std::move(d.config), std::move(d.weights), d.plan.weight_bytes, precision);
 }
 
 std::unique_ptr<Model> load_model(ModelSource& source, Precision precision, Device& device) {

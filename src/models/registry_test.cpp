@@ -178,7 +178,7 @@ TEST(Registry, ScratchStaysBelowTheFormulaOfTheMemoryContract) {
     AttentionShape shape;
     shape.heads = 16, shape.kv_heads = 2, shape.head_width = 128;
     const std::size_t formula = 512U * 4 * (6 * 1536 + 2 * 4608 + 2 * (16 + 2) * 128) + 32U * 130560 * 4;
-    EXPECT_LE(planned_scratch_bytes(source, plan, *device, limits),
+    EXPECT_LE(plan_graph(source, plan.precision)->scratch_bytes(*device, limits),
               formula + device->attention_scratch_bytes(512, 32, shape, 32768));
   }
 }
@@ -306,7 +306,7 @@ TEST(Registry, PlannedBytesAreTheBytesTaken) {
       Runner runner(path, precision, 2, nullptr, 256);
       EXPECT_EQ(memory_use(MemoryPart::weights).now_bytes - before, plan.weight_bytes) << name;
       EXPECT_EQ(runner.model->weight_bytes(), plan.weight_bytes) << name;
-      EXPECT_EQ(planned_scratch_bytes(*source, plan, *runner.device, runner.limits), runner.arena.size()) << name;
+      EXPECT_EQ(plan_graph(*source, precision)->scratch_bytes(*runner.device, runner.limits), runner.arena.size()) << name;
       std::vector<std::int32_t> ids(600);
       for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 31 % 97);
       runner.run(ids, 256);

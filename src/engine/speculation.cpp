@@ -1,0 +1,245 @@
+#include "engine/speculation.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "engine/sampler.h"
+
+namespace outrider {
+namespace {
+
+DraftLimits draft_limits(const SpeculationLimits& limits, const Speculation::Room& room) {
+  return {room.rows, limits.depth, std::max(room.chunk_tokens, limits.depth + 1), room.context_tokens};
+}
+
+const NativeDraft* head_of(const Model& model, const SpeculationLimits& limits) {
+  return limits.depth > 0 && limits.head == SpeculationLimits::Head::use ? model.native_draft() : nullptr;
+}
+
+FloatType kv_type(const Model& model) { return model.declaration().kv.type; }
+
+}  // namespace
+
+// Chooses proposals as the target chooses tokens: the same processors, filters and noise, so that both agree where
+// their distributions do (serving.md section 3, `greedy` and `coupled`). Puts each behind its row's tokens at once: it
+// is history for the next.
+class Speculation::Port final : public DraftPort {
+ public:
+  Port(Speculation& speculation, std::int64_t vocab) : speculation_(speculation), vocab_(vocab) {}
+
+  void choose(const Step& step, Tensor logits, std::span<const std::int32_t> ids, std::span<const DraftPick> picks,
+              std::span<DraftChoice> out) override {
+    const Arena::Scope scope(step.arena);
+    std::vector<ChoosingRow> rows(picks.size());
+    std::vector<Choice> choices(picks.size());
+    for (std::size_t i = 0; i < picks.size(); ++i) {
+      const EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
+      rows[i] = {&row.request.sampling, row.tokens, row.prompt_tokens, picks[i].t, row.seed, row.end_tokens};
+      rows[i].report = LogprobReport::none;
+    }
+    speculation_.parts_.chooser->choose(step.device, ids.empty() ? logits : spread(step, logits, ids), rows, choices);
+    for (std::size_t i = 0; i < picks.size(); ++i) {
+      if (choices[i].failure || choices[i].id < 0) {
+        out[i] = {choices[i].failure && choices[i].failure->code == no_token_left().code ? Picked::nothing
+                                                                                        : Picked::failed};
+        continue;
+      }
+      EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
+      row.tokens.push_back(choices[i].id);  // within the capacity reserved at admission: see deepest()
+      ++row.drafted;
+      out[i] = {Picked::proposal, choices[i].id};
+    }
+  }
+
+ private:
+  // Columns of a draft vocabulary at the places of their tokens; the others are -inf.
+  Tensor spread(const Step& step, Tensor logits, std::span<const std::int32_t> ids) const {
+    const Tensor wide = step.arena.tensor(logits.rows, vocab_);
+    for (std::int64_t r = 0; r < logits.rows; ++r) {
+      std::fill_n(wide.row(r), vocab_, -std::numeric_limits<float>::infinity());
+      for (std::size_t c = 0; c < ids.size(); ++c) wide.row(r)[ids[c]] = logits.row(r)[c];
+    }
+    return wide;
+  }
+
+  Speculation& speculation_;
+  std::int64_t vocab_;
+};
+
+Speculation::Speculation(Parts parts, const SpeculationLimits& limits, const Room& room)
+    : parts_(std::move(parts)), limits_(limits), controller_({limits.depth, room.rows, 1}), round_(nullptr) {
+  OUTRIDER_CHECK(limits.depth > 0 && limits.depth <= kMaxDraftDepth, "a draft depth of {}", limits.depth);
+  const NativeDraft* head = head_of(*parts_.model, limits_);
+  if (head == nullptr) return;
+  module_ = std::make_unique<MtpModule>(*head, nullptr, kv_type(*parts_.model));
+  pool_ = std::make_unique<KvPool>(module_->kv_layout(), room.kv_blocks);
+  mtp_ = std::make_unique<MtpRows>(*module_, *pool_, draft_limits(limits_, room), limits_.refresh);
+  round_ = DraftRound(mtp_.get());
+}
+
+Speculation::~Speculation() = default;
+
+std::size_t Speculation::scratch_bytes(const Model& model, const Device& device, const SpeculationLimits& limits,
+                                       const Room& room) {
+  const NativeDraft* head = head_of(model, limits);
+  if (head == nullptr) return 0;
+  const Declaration& of = model.declaration();
+  // A step's hiddens as the head was trained on, beside what the head itself takes.
+  const std::size_t tapped =
+      arena_bytes(static_cast<std::size_t>((room.chunk_tokens + room.rows * (limits.depth + 1)) * of.width) * 4);
+  return tapped + MtpRows::scratch_bytes(MtpModule(*head, nullptr, kv_type(model)), device, draft_limits(limits, room));
+}
+
+std::size_t Speculation::row_bytes(const Model& model, const SpeculationLimits& limits, std::int64_t row_tokens) {
+  if (limits.depth == 0) return 0;
+  const std::size_t text = limits.drafts_text ? NgramDrafter::bytes_for(limits.text, row_tokens) : 0;
+  if (head_of(model, limits) == nullptr) return text;
+  return text + MtpRows::row_bytes(model.declaration().width, draft_limits(limits, {1, 1, 1, 1}));
+}
+
+std::size_t Speculation::block_bytes(const Model& model, const SpeculationLimits& limits) {
+  const NativeDraft* head = head_of(model, limits);
+  return head == nullptr ? 0 : MtpModule(*head, nullptr, kv_type(model)).kv_layout().block_bytes();
+}
+
+void Speculation::admit(std::span<EngineRow* const> rows) {
+  if (limits_.drafts_text && parts_.drafter == nullptr)
+    for (EngineRow* row : rows) row->text_drafts.emplace(limits_.text);
+  if (!mtp_) return;
+  std::vector<MtpJoin> joins;
+  for (const EngineRow* row : rows) joins.push_back({nullptr, row->planned_tokens});
+  rows_.reserve(rows_.size() + rows.size());
+  PreparedStateChange change = mtp_->prepare_append(joins);
+  change.commit();
+  for (EngineRow* row : rows) {
+    row->draft_row = static_cast<std::int64_t>(rows_.size());
+    rows_.push_back(row);
+  }
+}
+
+void Speculation::retire() {
+  if (!mtp_) return;
+  std::vector<std::int64_t> keep;
+  for (const EngineRow* row : rows_)
+    if (!row->left) keep.push_back(row->draft_row);
+  if (keep.size() == rows_.size()) return;
+  PreparedStateChange change = mtp_->prepare_filter(keep);
+  change.commit();
+  std::erase_if(rows_, [](const EngineRow* row) { return row->left; });
+  for (std::size_t r = 0; r < rows_.size(); ++r) rows_[r]->draft_row = static_cast<std::int64_t>(r);
+}
+
+// A window must leave the budget one token behind its drafts, and what it emits must fit the row's capacity.
+std::int64_t Speculation::deepest(const EngineRow& row) const {
+  const std::int64_t asked = row.request.draft_tokens.value_or(limits_.depth);
+  return std::clamp<std::int64_t>(row.request.max_tokens - row.generated() - 1, 0, std::min(asked, limits_.depth));
+}
+
+bool Speculation::drafts_by_head(const EngineRow& row) const { return mtp_ && !mtp_->without_head(row.draft_row); }
+
+// Depths by the controller, or as deep as each row may.
+std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows) {
+  std::vector<DepthController::Row> wishes(rows.size());
+  std::vector<std::int64_t> depths(rows.size(), 0);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EngineRow& row = *rows[i];
+    if (row.text_drafts)
+      row.text_drafts->append(std::span(row.tokens).subspan(static_cast<std::size_t>(row.text_drafts->size())));
+    const bool by_text = parts_.drafter != nullptr || (row.text_drafts && row.text_drafts->match_length() > 0);
+    row.drafting = !by_text               ? DraftSource::head
+                   : drafts_by_head(row) ? controller_.source_of(row.acceptance)
+                                         : DraftSource::text;
+    wishes[i] = {&row.acceptance, by_text || drafts_by_head(row) ? deepest(row) : 0, row.drafting};
+  }
+  if (limits_.depths == SpeculationLimits::Depths::measured)
+    arm_ = controller_.plan(wishes, depths);
+  else
+    std::transform(wishes.begin(), wishes.end(), depths.begin(), [](const auto& wish) { return wish.deepest; });
+  return depths;
+}
+
+void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
+  const std::vector<std::int64_t> depths = plan(rows);
+  std::vector<DraftRound::Ask> asks(rows.size());
+  std::vector<std::array<std::int32_t, kMaxDraftDepth>> scripted(parts_.drafter ? rows.size() : 0);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EngineRow& row = *rows[i];
+    row.ask = i;
+    asks[i] = {row.draft_row, row.tokens.back(), depths[i], row.generated()};
+    if (parts_.drafter) {
+      const auto room = std::span(scripted[i]).first(static_cast<std::size_t>(depths[i]));
+      asks[i].forced = room.first(static_cast<std::size_t>(parts_.drafter->propose(row, room)));
+      if (asks[i].forced.empty()) asks[i].depth = 0;
+    } else if (row.drafting == DraftSource::text && row.text_drafts) {
+      asks[i].text = &*row.text_drafts;
+    }
+  }
+  Port port(*this, parts_.model->declaration().vocab);
+  std::vector<RowResult> results(rows.size());
+  try {
+    round_.draft(step, asks, &port, results);
+  } catch (...) {
+    for (EngineRow* row : rows) row->drop_drafts();
+    throw;
+  }
+  place_drafts(rows);
+}
+
+// The port has put the head's proposals behind the tokens already; of a row that failed they do not stand.
+void Speculation::place_drafts(std::span<EngineRow* const> rows) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EngineRow& row = *rows[i];
+    row.drafting = round_.source(i);
+    row.drop_drafts();
+    for (const std::int32_t id : round_.proposals(i)) row.tokens.push_back(id);  // within deepest()
+    row.drafted = std::ssize(round_.proposals(i));
+  }
+}
+
+void Speculation::abort(std::span<EngineRow* const> rows) noexcept {
+  for (EngineRow* row : rows) row->drop_drafts();
+  round_.abort();
+}
+
+std::vector<PreparedStateChange> Speculation::prepare_follow(const Step& step, std::span<Followed> rows) {
+  std::vector<DraftRound::Verdict> verdicts;
+  std::vector<MtpFeed> feeds;
+  std::vector<Followed*> judged, fed;
+  for (Followed& f : rows) {
+    if (f.row->in_prompt()) {
+      if (!drafts_by_head(*f.row)) continue;
+      feeds.push_back({f.row->draft_row, f.tokens, f.context});
+      fed.push_back(&f);
+    } else {
+      verdicts.push_back({f.row->ask, std::ssize(f.tokens) - 1, f.context});
+      judged.push_back(&f);
+    }
+  }
+  const auto note = [](std::span<Followed* const> of, std::span<const RowResult> results) {
+    for (std::size_t i = 0; i < of.size(); ++i) of[i]->failed = results[i] == RowResult::failed;
+  };
+  std::vector<RowResult> results(std::max(verdicts.size(), feeds.size()));
+  std::vector<PreparedStateChange> changes;
+  changes.reserve(2);
+  if (!verdicts.empty()) {
+    changes.push_back(round_.prepare_commit(step, verdicts, std::span(results).first(verdicts.size())));
+    note(judged, results);
+  }
+  if (!feeds.empty()) {
+    changes.push_back(mtp_->prepare_prefill(step, feeds, std::span(results).first(feeds.size())));
+    note(fed, results);
+  }
+  return changes;
+}
+
+void Speculation::observe(std::span<const Outcome> rows, const DepthController::Times& times,
+                          DepthController::Prompts prompts) {
+  std::vector<DepthController::RowOutcome> outcomes;
+  for (const Outcome& o : rows) outcomes.push_back({&o.row->acceptance, o.drafted, o.accepted, o.row->drafting});
+  controller_.observe(arm_, outcomes, times, prompts);
+}
+
+}  // namespace outrider

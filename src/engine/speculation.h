@@ -1,0 +1,118 @@
+// The drafts of the engine's rows (runtime.md sections 4 and 5): who proposes, how deep, and how the draft head follows
+// what the target decided. Core calls it around its forward; which tokens stand is decided there.
+//
+// Proposals come from the text itself where its ending occurred before, and from the model's MTP head otherwise. They
+// stand behind a row's tokens while a step runs, EngineRow::drafted of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/state_change.h"
+#include "engine/row.h"
+#include "engine/token_chooser.h"
+#include "models/model.h"
+#include "speculate/draft_round.h"
+#include "speculate/mtp_module.h"
+#include "speculate/mtp_rows.h"
+
+namespace outrider {
+
+struct SpeculationLimits {
+  enum class Head : std::uint8_t { use, ignore };
+  enum class Depths : std::uint8_t {
+    measured,  // DepthController
+    fixed      // always `depth`, where budget and drafts allow
+  };
+  std::int64_t depth = 0;  // K, the most proposals of a row in a step; 0: no speculation
+  Head head = Head::use;   // the model's MTP head, where it has one
+  Depths depths = Depths::measured;
+  Refresh refresh = Refresh::from_target;
+  NgramLimits text;
+  bool drafts_text = true;  // whether the text's own repetitions are proposed
+};
+
+// Where proposals come from without the model; tests script it. The engine's own follows EngineRow::text_drafts.
+class TextDrafter {
+ public:
+  virtual ~TextDrafter() = default;
+  // Fills `out` with what may follow row.tokens; returns how many, 0: nothing to say.
+  virtual std::int64_t propose(EngineRow& row, std::span<std::int32_t> out) = 0;
+};
+
+class Speculation {
+ public:
+  struct Parts {
+    Model* model = nullptr;
+    Device* device = nullptr;
+    TokenChooser* chooser = nullptr;
+    std::unique_ptr<TextDrafter> drafter;  // null: the text's own repetitions, if limits.drafts_text
+  };
+  struct Room {
+    std::int64_t rows = 0, kv_blocks = 0, chunk_tokens = 0, context_tokens = 0;
+  };
+  // All of it borrowed, and limits.depth > 0.
+  Speculation(Parts parts, const SpeculationLimits& limits, const Room& room);
+  ~Speculation();
+
+  // What its arena pieces add to the model's, what a row keeps beside its KV, and a block of the head's KV; 0 without a
+  // head.
+  static std::size_t scratch_bytes(const Model& model, const Device& device, const SpeculationLimits& limits,
+                                   const Room& room);
+  static std::size_t row_bytes(const Model& model, const SpeculationLimits& limits, std::int64_t row_tokens);
+  static std::size_t block_bytes(const Model& model, const SpeculationLimits& limits);
+
+  // Rows join with nothing processed. Throws: none has joined.
+  void admit(std::span<EngineRow* const> rows);
+  // Rows with `left` set retire. Throws: none has.
+  void retire();
+
+  // Opens the round of the rows that decode, with their drafts. Throws: no row is in a round; the failure counts against
+  // the heads of those at fault.
+  void propose(const Step& step, std::span<EngineRow* const> rows);
+  // Takes the drafts off these rows' tokens and ends what is left of the round.
+  void abort(std::span<EngineRow* const> rows) noexcept;
+
+  // What the target made of a row: it keeps `tokens` of those it processed, `context` [>= tokens, E] are its hiddens.
+  struct Followed {
+    EngineRow* row = nullptr;
+    std::span<const std::int32_t> tokens;
+    Tensor context;
+    bool failed = false;  // out: the row's head could not follow; the target must not commit it in this step
+  };
+  // Lets the head follow rows of the round and prompts: prepares all that can fail, for the caller to commit. Throws:
+  // nothing has changed.
+  std::vector<PreparedStateChange> prepare_follow(const Step& step, std::span<Followed> rows);
+
+  // After the round: what stood of the drafts of each of its rows, and the times.
+  struct Outcome {
+    EngineRow* row = nullptr;
+    std::int64_t drafted = 0, accepted = 0;
+  };
+  void observe(std::span<const Outcome> rows, const DepthController::Times& times, DepthController::Prompts prompts);
+
+  bool has_head() const { return mtp_ != nullptr; }
+  const DepthController::Counters& counters() const { return controller_.counters(); }
+  std::int64_t rows_without_head() const { return mtp_ ? mtp_->rows_without_head() : 0; }
+
+ private:
+  class Port;
+  std::int64_t deepest(const EngineRow& row) const;
+  bool drafts_by_head(const EngineRow& row) const;
+  std::vector<std::int64_t> plan(std::span<EngineRow* const> rows);
+  void place_drafts(std::span<EngineRow* const> rows);
+
+  Parts parts_;
+  SpeculationLimits limits_;
+  DepthController controller_;
+  std::int64_t arm_ = 0;
+  std::vector<EngineRow*> rows_;  // of the head's group, by EngineRow::draft_row
+  std::unique_ptr<MtpModule> module_;
+  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<MtpRows> mtp_;
+  DraftRound round_;
+};
+
+}  // namespace outrider
