@@ -1,4 +1,4 @@
-// The filters and the draw of serving.md 2.2 and 2.3 over the candidates of one row. All arithmetic is f64 with the
+// The filters of serving.md 2.2 over the candidates of one row. All arithmetic is f64 with the
 // project's own exp and log, so that the same bytes come out everywhere.
 #pragma once
 
@@ -6,21 +6,9 @@
 #include <span>
 
 #include "engine/engine.h"
+#include "speculate/draw.h"
 
 namespace outrider {
-
-// A token that may still be chosen and its log-probability (or, once scaled, log-probability / T).
-struct Candidate {
-  std::int32_t id = 0;
-  double l = 0;
-};
-
-// Who asks: the noise of a token depends on this and its id alone.
-struct DrawKey {
-  std::int64_t seed = 0;
-  std::uint32_t t = 0;
-  std::uint32_t choice = 0;
-};
 
 // Tokens that xtc never drops: end tokens and newline ids, each list sorted.
 struct XtcExempt {
@@ -40,8 +28,5 @@ std::span<Candidate> keep_top_k(std::span<Candidate> all, std::int64_t k);
 // `all`: the finite candidates of the row, ids ascending; params.temperature > 0.
 std::span<Candidate> filter_candidates(std::span<Candidate> all, const SamplingParams& params, const DrawKey& key,
                                        const XtcExempt& exempt);
-
-// argmax of s_v + G_v, G_v = -ln(-ln u_v), lowest id on ties: an exact categorical draw. `s` is non-empty.
-std::int32_t draw(std::span<const Candidate> s, const DrawKey& key);
 
 }  // namespace outrider
