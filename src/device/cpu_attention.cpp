@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-// Queries that share one pass over keys: what a kernel unpacks f16 keys for once (48; 64 went as 48 + 16).
+// Queries that share one pass over keys: the batch of a kernel (64 went as 48 + 16).
 constexpr std::int64_t kTileQueries = 48;
 // Partials held at a time, in queries per thread, when chunks are spread over threads.
 constexpr std::int64_t kPartialQueries = 128;
