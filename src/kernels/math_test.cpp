@@ -99,6 +99,30 @@ TEST(Sigmoid32, AndSiluFollowTheirDefinitions) {
   EXPECT_EQ(sigmoid32(200.0F), 1.0F);
 }
 
+TEST(Softplus32, IsWithinTwoUlps) {
+  double result = 0.0;
+  for (std::uint64_t b = 0; b < 0x100000000U; b += 3989) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(b));
+    if (!(x >= Exp32::kLowest && x <= 20.0F)) continue;
+    const double want = std::log1p(std::exp(static_cast<double>(x)));
+    int exponent = 0;
+    std::frexp(want, &exponent);
+    result = std::max(result, std::fabs(softplus32(x) - want) * std::ldexp(1.0, 24 - exponent));
+  }
+  EXPECT_LT(result, 2.0);
+  EXPECT_GT(result, 0.5) << "better than correct rounding: the reference is wrong";
+}
+
+TEST(Softplus32, HasItsSpecialValues) {
+  EXPECT_EQ(bits(softplus32(0.0F)), bits(static_cast<float>(std::log(2.0))));
+  EXPECT_EQ(softplus32(20.0F), 20.0F);
+  EXPECT_EQ(softplus32(21.5F), 21.5F);
+  EXPECT_EQ(softplus32(kInfinity), kInfinity);
+  EXPECT_EQ(bits(softplus32(-100.0F)), bits(0.0F));
+  EXPECT_EQ(bits(softplus32(-kInfinity)), bits(0.0F));
+  EXPECT_TRUE(std::isnan(softplus32(kNaN)));
+}
+
 TEST_F(Elementary, Exp64StaysBelow0point65Ulp) {
   EXPECT_LT(worst(exp64, std::exp, [](Random& r) { return between(-708.0, 709.7, r); }), 0.65);
   EXPECT_LT(worst(exp64, std::exp, [](Random& r) { return between(-1.0, 1.0, r); }), 0.65);

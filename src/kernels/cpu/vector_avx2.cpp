@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/exp32_constants.h"
+#include "kernels/softplus32_constants.h"
 
 #define VECTOR __attribute__((target("avx2,fma,f16c"), unused)) static
 #define PRIMITIVE VECTOR inline __attribute__((always_inline))
@@ -56,10 +57,22 @@ PRIMITIVE R add_exponent(R p, R round) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
 }
 PRIMITIVE R zero_below(R v, R x, float limit) { return _mm256_and_ps(v, _mm256_cmp_ps(x, splat(limit), _CMP_NLT_UQ)); }
-PRIMITIVE R replace_above(R v, R x, float limit, float other) {
-  return _mm256_blendv_ps(v, splat(other), _mm256_cmp_ps(x, splat(limit), _CMP_GT_OQ));
+PRIMITIVE R replace_above(R v, R x, float limit, R other) {
+  return _mm256_blendv_ps(v, other, _mm256_cmp_ps(x, splat(limit), _CMP_GT_OQ));
 }
 PRIMITIVE R keep_nan(R v, R x) { return _mm256_blendv_ps(v, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
+
+// u = mantissa*2^exponent for a positive u, mantissa in [sqrt(1/2), sqrt(2)); inverse = 2^-exponent.
+struct LogParts {
+  R exponent, mantissa, inverse;
+};
+PRIMITIVE LogParts log_parts(R u) {
+  const __m256i bits = _mm256_castps_si256(u);
+  const __m256i k = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(Softplus32::kSqrtHalfBits)), 23);
+  const __m256i shift = _mm256_slli_epi32(k, 23);
+  return {_mm256_cvtepi32_ps(k), _mm256_castsi256_ps(_mm256_sub_epi32(bits, shift)),
+          _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32(Softplus32::kOneBits), shift))};
+}
 
 // Questions about every lane, one bit each.
 PRIMITIVE unsigned bits_of(R mask) { return static_cast<unsigned>(_mm256_movemask_ps(mask)); }
@@ -94,8 +107,9 @@ PRIMITIVE R twice_low(R v) { return _mm256_permutevar8x32_ps(v, _mm256_setr_epi3
 PRIMITIVE R twice_high(R v) { return _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)); }
 
 #include "kernels/cpu/vector_kernels.inc"
-// attention uses the vector kernels
+// these use the vector kernels
 #include "kernels/cpu/attention_kernels.inc"
+#include "kernels/cpu/delta_kernels.inc"
 
 }  // namespace avx2
 }  // namespace
@@ -112,6 +126,11 @@ void fill_vector_kernels_avx2(KernelTable& table) {
   table.attend_chunk = avx2::attend_chunk;
   table.attend_merge = avx2::attend_merge;
   table.attend_finish = avx2::attend_finish;
+  table.conv_silu = avx2::conv_silu;
+  table.l2_norm = avx2::l2_norm;
+  table.delta_gates = avx2::delta_gates;
+  table.delta_steps = avx2::delta_steps;
+  table.gated_norm = avx2::gated_norm;
   table.logp_tiles = avx2::logp_tiles;
   table.argmax = avx2::argmax;
 }

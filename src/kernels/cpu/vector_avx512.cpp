@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/exp32_constants.h"
+#include "kernels/softplus32_constants.h"
 
 #define VECTOR __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"), unused)) static
 #define PRIMITIVE VECTOR inline __attribute__((always_inline))
@@ -53,10 +54,22 @@ PRIMITIVE R add_exponent(R p, R round) {
 PRIMITIVE R zero_below(R v, R x, float limit) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, splat(limit), _CMP_NLT_UQ), v);
 }
-PRIMITIVE R replace_above(R v, R x, float limit, float other) {
-  return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x, splat(limit), _CMP_GT_OQ), splat(other));
+PRIMITIVE R replace_above(R v, R x, float limit, R other) {
+  return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x, splat(limit), _CMP_GT_OQ), other);
 }
 PRIMITIVE R keep_nan(R v, R x) { return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x); }
+
+// u = mantissa*2^exponent for a positive u, mantissa in [sqrt(1/2), sqrt(2)); inverse = 2^-exponent.
+struct LogParts {
+  R exponent, mantissa, inverse;
+};
+PRIMITIVE LogParts log_parts(R u) {
+  const __m512i bits = _mm512_castps_si512(u);
+  const __m512i k = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(Softplus32::kSqrtHalfBits)), 23);
+  const __m512i shift = _mm512_slli_epi32(k, 23);
+  return {_mm512_cvtepi32_ps(k), _mm512_castsi512_ps(_mm512_sub_epi32(bits, shift)),
+          _mm512_castsi512_ps(_mm512_sub_epi32(_mm512_set1_epi32(Softplus32::kOneBits), shift))};
+}
 
 // Questions about every lane, one bit each.
 PRIMITIVE unsigned bits_nan(R x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
@@ -93,8 +106,9 @@ PRIMITIVE R twice_high(R v) {
 }
 
 #include "kernels/cpu/vector_kernels.inc"
-// attention uses the vector kernels
+// these use the vector kernels
 #include "kernels/cpu/attention_kernels.inc"
+#include "kernels/cpu/delta_kernels.inc"
 
 }  // namespace avx512
 }  // namespace
@@ -111,6 +125,11 @@ void fill_vector_kernels_avx512(KernelTable& table) {
   table.attend_chunk = avx512::attend_chunk;
   table.attend_merge = avx512::attend_merge;
   table.attend_finish = avx512::attend_finish;
+  table.conv_silu = avx512::conv_silu;
+  table.l2_norm = avx512::l2_norm;
+  table.delta_gates = avx512::delta_gates;
+  table.delta_steps = avx512::delta_steps;
+  table.gated_norm = avx512::gated_norm;
   table.logp_tiles = avx512::logp_tiles;
   table.argmax = avx512::argmax;
 }
