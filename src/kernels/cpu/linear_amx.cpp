@@ -21,11 +21,14 @@ using namespace avx512;
 
 constexpr std::int64_t kPanelRows = PackedMatrix::kPanelRows;
 constexpr std::int64_t kStripRows = PackedMatrix::kStripRows;
-constexpr std::int64_t kTileM = 16;      // rows of a tile
+constexpr std::int64_t kTileM = 16;      // input rows of a tile
 constexpr std::int64_t kTileBytes = 64;  // of a row of a tile
-// Rows of one pass over a strip: 64 x 96 accumulators are 24 KiB and stay in a 48 KiB L1 beside the unpacked group;
-// more rows move them to L2 and back in each group.
-constexpr std::int64_t kPassRows = 64;
+// Rows of one pass over a strip, the most that the device asks for at once: weights are unpacked once in each.
+constexpr std::int64_t kPassRows = 128;
+// Columns of K between two visits of the same accumulators. Their weights (12 KiB as bytes) and the codes of sixteen
+// rows (4 KiB) stay in L1 while every panel meets every row; 256 columns do not.
+constexpr std::int64_t kChunk = kMaxGroup;
+constexpr std::int64_t kMostGroups = 8;  // of a chunk: groups are 16 wide or more
 
 // --- Weights as tiles ---
 
@@ -71,11 +74,6 @@ OUTRIDER_AVX512_INLINE EightCodes eight_codes(const Words& words) {
   }
 }
 
-// The bytes of a strip's group as tiles: [panel][G/4][16][4], a panel being one or two of them.
-struct Bytes {
-  alignas(64) std::byte values[kStripRows * kMaxGroup];
-};
-
 template <class F, int C>
 OUTRIDER_AVX512_INLINE void unpack_eight(const Words& words, std::byte* out) {
   const EightCodes codes = eight_codes<F, C>(words);
@@ -88,25 +86,32 @@ OUTRIDER_AVX512_INLINE void unpack_unit(const Words& words, std::byte* out, std:
   (unpack_eight<F, C>(words, out), ...);
 }
 
+// What the f32 part of a chunk reads.
+struct Terms {
+  Heads heads[kMostGroups];
+  // s and the code sums of a pass of fewer than sixteen rows, zeros after them.
+  alignas(64) float s_and_sum[kMostGroups][2 * kTileM];
+};
+
+// The bytes of `groups` groups of a strip as tiles: [group][panel][G/4][16][4], one or two tiles a panel.
 template <class F>
-OUTRIDER_AVX512 void unpack_group(const PackedMatrix& w, const std::byte* block, std::int64_t panels, Bytes& out,
-                                  Heads& heads) {
+OUTRIDER_AVX512 void unpack_chunk(const PackedMatrix& w, const std::byte* block, std::int64_t groups,
+                                  std::int64_t panels, std::byte* bytes, Terms& terms) {
   const std::size_t block_bytes = w.block_bytes(), head_bytes = w.head_bytes();
-  std::byte* bytes = out.values;
-  for (std::int64_t p = 0; p < panels; ++p, block += block_bytes) {
-    prefetch_block(block, block_bytes);
-    unpack_head<F::kKind>(block, w.scale_type, p, heads);
-    Words words = words_of<F>(block, head_bytes, w.group);
-    for (int k = 0; k < w.group; k += F::kUnit, bytes += F::kUnit * kPanelRows, next_unit<F>(words)) {
-      unpack_unit<F>(words, bytes, std::make_integer_sequence<int, F::kUnit / 8>{});
+  for (std::int64_t g = 0; g < groups; ++g) {
+    for (std::int64_t p = 0; p < panels; ++p, block += block_bytes) {
+      unpack_head<F::kKind>(block, w.scale_type, p, terms.heads[g]);
+      Words words = words_of<F>(block, head_bytes, w.group);
+      for (int k = 0; k < w.group; k += F::kUnit, bytes += F::kUnit * kPanelRows, next_unit<F>(words)) {
+        unpack_unit<F>(words, bytes, std::make_integer_sequence<int, F::kUnit / 8>{});
+      }
     }
   }
 }
 
 // --- Tiles ---
 
-// Tiles 0, 1 and 2, 3: sums of q*high and q*low of one panel and of the next; 4, 5: the planes of sixteen rows; 6, 7:
-// the two panels.
+// Tiles 0, 1: sums of q*high and of q*low; 2, 3: weights; 4, 5: planes of the input rows.
 struct alignas(64) TileShapes {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
@@ -118,169 +123,292 @@ struct alignas(64) TileShapes {
 OUTRIDER_AMX void configure_tiles(std::int64_t rows, int group) {
   const int depth = group < kTileBytes ? group : static_cast<int>(kTileBytes);  // K of a tile
   TileShapes shapes;
-  for (int i = 0; i < 8; ++i) {
-    shapes.rows[i] = static_cast<std::uint8_t>(i < 6 ? rows : depth / 4);
-    shapes.row_bytes[i] = static_cast<std::uint16_t>(i == 4 || i == 5 ? depth : kTileBytes);
+  for (int i = 0; i < 6; ++i) {
+    const bool weights = i == 2 || i == 3;
+    shapes.rows[i] = static_cast<std::uint8_t>(weights ? depth / 4 : rows);
+    shapes.row_bytes[i] = static_cast<std::uint16_t>(i < 4 ? kTileBytes : depth);
   }
   _tile_loadconfig(&shapes);
 }
 
-// The bytes that tiles 4 and 5 hold: those at `planes` for this K, one after the other 2*group apart.
-OUTRIDER_AMX_INLINE void load_planes(const std::byte* planes, std::int64_t group) {
+// One panel and group against the rows of a tile: first the high bytes, then the low ones with the weights still in
+// tiles 2 and 3. Halves: tiles that the group takes.
+template <PackedKind Kind, int Halves>
+OUTRIDER_AMX_INLINE void multiply_high(const std::byte* weights, const std::byte* planes, std::int64_t group) {
   _tile_loadd(4, planes, 2 * group);
+  _tile_loadd(2, weights, kTileBytes);
+  _tile_zero(0);
+  if constexpr (Kind == PackedKind::e2m1) {
+    _tile_dpbssd(0, 4, 2);
+  } else {
+    _tile_dpbsud(0, 4, 2);
+    if constexpr (Halves == 2) {
+      _tile_loadd(5, planes + kTileBytes, 2 * group);
+      _tile_loadd(3, weights + kTileBytes * kPanelRows, kTileBytes);
+      _tile_dpbsud(0, 5, 3);
+    }
+  }
+}
+
+template <PackedKind Kind, int Halves>
+OUTRIDER_AMX_INLINE void multiply_low(const std::byte* planes, std::int64_t group) {
   _tile_loadd(5, planes + group, 2 * group);
-}
-
-// Adds one K of the first (0) or second (1) panel of a pair to its tiles.
-template <PackedKind Kind, int Panel>
-OUTRIDER_AMX_INLINE void accumulate(const std::byte* weights) {
-  if constexpr (Panel == 0) {
-    _tile_loadd(6, weights, kTileBytes);
-    if constexpr (Kind == PackedKind::e2m1) {
-      _tile_dpbssd(0, 4, 6);
-      _tile_dpbusd(1, 5, 6);
-    } else {
-      _tile_dpbsud(0, 4, 6);
-      _tile_dpbuud(1, 5, 6);
-    }
+  _tile_zero(1);
+  if constexpr (Kind == PackedKind::e2m1) {
+    _tile_dpbusd(1, 5, 2);
   } else {
-    _tile_loadd(7, weights, kTileBytes);
-    if constexpr (Kind == PackedKind::e2m1) {
-      _tile_dpbssd(2, 4, 7);
-      _tile_dpbusd(3, 5, 7);
-    } else {
-      _tile_dpbsud(2, 4, 7);
-      _tile_dpbuud(3, 5, 7);
+    _tile_dpbuud(1, 5, 2);
+    if constexpr (Halves == 2) {
+      _tile_loadd(4, planes + group + kTileBytes, 2 * group);
+      _tile_dpbuud(1, 4, 3);
     }
   }
 }
 
-template <int Panel>
-OUTRIDER_AMX_INLINE void zero_tiles() {
-  if constexpr (Panel == 0) {
-    _tile_zero(0);
-    _tile_zero(1);
-  } else {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-}
-
-// One panel of one group against the planes of up to sixteen rows; `loaded` is what tiles 4 and 5 hold.
-template <PackedKind Kind, int Panel>
-OUTRIDER_AMX_INLINE void multiply(const std::byte* weights, const std::byte* planes, std::int64_t group,
-                                  const std::byte*& loaded) {
-  zero_tiles<Panel>();
-  for (std::int64_t k = 0; k < group; k += kTileBytes) {
-    if (loaded != planes + k) load_planes(planes + k, group);
-    loaded = planes + k;
-    accumulate<Kind, Panel>(weights + k * kPanelRows);
-  }
-}
-
-// The sums of one panel as they leave the tiles: [row][16].
+// The sums of a tile's rows as they leave the tiles: [row][16].
 struct Sums {
   alignas(64) std::int32_t high[kTileM * kPanelRows];
   alignas(64) std::int32_t low[kTileM * kPanelRows];
 };
 
-template <int Panel>
-OUTRIDER_AMX_INLINE void store_tiles(Sums& sums) {
-  if constexpr (Panel == 0) {
-    _tile_stored(0, sums.high, kTileBytes);
-    _tile_stored(1, sums.low, kTileBytes);
-  } else {
-    _tile_stored(2, sums.high, kTileBytes);
-    _tile_stored(3, sums.low, kTileBytes);
-  }
+// --- The f32 part ---
+
+// float((high << 8) + low), without the conversion: beside tile instructions a core has one port for conversions,
+// multiplications and shifts of 512 bits, but two for additions (measured). An integer added to the bits of a large
+// float adds to its value: 3*2^30 + 256*high (|high| < 2^22) and kLowOne + low are exact, so is the difference of the
+// first and both constants, and the one addition that rounds gives the float nearest to the sum.
+constexpr std::int32_t kHighBits = 0x4f400000;  // 3*2^30, whose last bit counts 256
+constexpr float kHighOne = 3221225472.0F;
+// The last bit counts 1. Unsigned low bytes with unsigned weights sum to 0 .. 2^23 - 1 (128*255*255 is less); with
+// those of e2m1 to less than 2^22 of either sign.
+template <PackedKind Kind>
+constexpr std::int32_t kLowBits = Kind == PackedKind::e2m1 ? 0x4b400000 : 0x4b000000;
+template <PackedKind Kind>
+constexpr float kLowOne = Kind == PackedKind::e2m1 ? 12582912.0F : 8388608.0F;
+
+template <PackedKind Kind>
+OUTRIDER_AVX512_INLINE __m512 float_of(__m512i high, __m512i low) {
+  const __m512 first = _mm512_castsi512_ps(_mm512_add_epi32(high, _mm512_set1_epi32(kHighBits)));
+  const __m512 second = _mm512_castsi512_ps(_mm512_add_epi32(low, _mm512_set1_epi32(kLowBits<Kind>)));
+  return _mm512_add_ps(_mm512_sub_ps(first, _mm512_set1_ps(kHighOne + kLowOne<Kind>)), second);
 }
 
-// What the f32 part of a pair of panels needs: rows [first, rows) of a tile.
+// A panel and group whose sums are in tiles or in memory. The accumulators t [16][16] of a tile's rows and a panel stay
+// in registers from the first group of a chunk to its last.
 struct Step {
   const Heads* heads;
-  std::int64_t panel;  // the first of the pair
-  std::int64_t first, rows;
-  const float* s_and_sum;  // of row 0 of the tile
-  float* t;                // of row 0 of the tile and `panel`; rows are kStripRows apart
+  std::int64_t panel;
+  const float* s_and_sum;  // [16][2]
+  float* t;                // [16][16] between chunks
+  bool first, last;        // group of the chunk
+};
+using Accumulators = __m512[kTileM];
+using AllRows = std::make_integer_sequence<int, kTileM>;
+
+template <int... R>
+OUTRIDER_AVX512_INLINE void load(const float* from, Accumulators& t, std::integer_sequence<int, R...>) {
+  ((t[R] = _mm512_load_ps(from + R * kPanelRows)), ...);
+}
+template <int... R>
+OUTRIDER_AVX512_INLINE void store(const Accumulators& t, float* to, std::integer_sequence<int, R...>) {
+  (_mm512_store_ps(to + R * kPanelRows, t[R]), ...);
+}
+
+template <PackedKind Kind, int Row>
+OUTRIDER_AVX512_INLINE void finish_row(const Sums& sums, const Head<Kind>& head, const float* s_and_sum, __m512& t) {
+  t = add_group(
+      float_of<Kind>(_mm512_load_si512(sums.high + Row * kPanelRows), _mm512_load_si512(sums.low + Row * kPanelRows)),
+      head, s_and_sum + 2 * Row, t);
+}
+
+// Four rows of a step, First and those after it. Their order among the tile instructions is meant: the compiler must
+// not gather them.
+template <PackedKind Kind, int First>
+OUTRIDER_AVX512_INLINE void finish_four(const Step& step, const Sums& sums, const Head<Kind>& head, Accumulators& t) {
+  finish_row<Kind, First>(sums, head, step.s_and_sum, t[First]);
+  finish_row<Kind, First + 1>(sums, head, step.s_and_sum, t[First + 1]);
+  finish_row<Kind, First + 2>(sums, head, step.s_and_sum, t[First + 2]);
+  finish_row<Kind, First + 3>(sums, head, step.s_and_sum, t[First + 3]);
+  asm volatile("" ::: "memory");
+}
+
+// What is under way between two steps: one panel's sums are in the tiles, those of the panel before in `full`.
+struct Pipeline {
+  Step multiplied, stored;
+  Sums* full;
+  Sums* free;
 };
 
-template <PackedKind Kind, int Panel>
-OUTRIDER_AVX512_INLINE void finish(const Step& step, const Sums& sums) {
-  const Head<Kind> head = head_of<Kind>(*step.heads, step.panel + Panel);
-  const float* s_and_sum = step.s_and_sum + 2 * step.first;
-  float* t = step.t + step.first * kStripRows + Panel * kPanelRows;
-#pragma clang loop unroll_count(4)
-  for (std::int64_t r = step.first; r < step.rows; ++r, s_and_sum += 2, t += kStripRows) {
-    const __m512i high = _mm512_load_si512(sums.high + r * kPanelRows);
-    const __m512i low = _mm512_load_si512(sums.low + r * kPanelRows);
-    const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-    _mm512_store_ps(t, add_group(sum, head, s_and_sum, _mm512_load_ps(t)));
-  }
+// Multiplies a panel, stores the sums of the one before and takes the one before that through the f32 part, four rows
+// between two groups of tile instructions: a scheduler filled with f32 work would keep the tiles waiting, and neither
+// the latency of a product nor that of a store is waited for.
+template <PackedKind Kind, int Halves>
+OUTRIDER_AMX_INLINE void advance(const std::byte* weights, const std::byte* planes, std::int64_t group,
+                                 const Step& next, Pipeline& line, Accumulators& t) {
+  const Step& step = line.stored;
+  const Sums& sums = *line.full;
+  if (step.first) load(step.t, t, AllRows{});
+  const Head<Kind> head = head_of<Kind>(*step.heads, step.panel);
+  _tile_stored(0, line.free->high, kTileBytes);
+  finish_four<Kind, 0>(step, sums, head, t);
+  multiply_high<Kind, Halves>(weights, planes, group);
+  finish_four<Kind, 4>(step, sums, head, t);
+  _tile_stored(1, line.free->low, kTileBytes);
+  finish_four<Kind, 8>(step, sums, head, t);
+  multiply_low<Kind, Halves>(planes, group);
+  finish_four<Kind, 12>(step, sums, head, t);
+  if (step.last) store(t, step.t, AllRows{});
+  std::swap(line.full, line.free);
+  line.stored = line.multiplied;
+  line.multiplied = next;
 }
 
 // --- Strips ---
 
-// An odd panel multiplies with zeros beside it.
-OUTRIDER_AVX512 void clear_panel(std::int64_t panel, std::int64_t group, Bytes& bytes, Heads& heads) {
-  std::memset(bytes.values + panel * group * kPanelRows, 0, static_cast<std::size_t>(group * kPanelRows));
-  std::memset(heads.scales + panel * kPanelRows, 0, kPanelRows * sizeof(float));
-  std::memset(heads.biases + panel * kPanelRows, 0, kPanelRows * sizeof(float));
+// Rows [begin, begin + count) against one strip.
+struct Pass {
+  const PackedMatrix& w;
+  const CodedRows& x;
+  std::int64_t strip, panels;
+  std::int64_t begin, count;
+  float* y;  // of row `begin` and the strip's first output
+  std::int64_t ldy;
+
+  std::int64_t tile_rows() const { return count < kTileM ? count : kTileM; }
+  std::int64_t blocks() const { return (count + kTileM - 1) / kTileM; }
+  // The first row of a block, counted from `begin`: the last block overlaps the one before and repeats its rows.
+  std::int64_t row_of(std::int64_t block) const {
+    return block * kTileM + tile_rows() <= count ? block * kTileM : count - tile_rows();
+  }
+  // Fewer rows than a tile has: what is read for sixteen is a copy.
+  bool narrow() const { return count < kTileM; }
+};
+
+// Asks for part `p` of `panels` of the planes `ahead` bytes after those of this step.
+OUTRIDER_AVX512_INLINE void prefetch_planes(const std::byte* planes, std::size_t ahead, std::size_t bytes,
+                                            std::int64_t p, std::int64_t panels) {
+  const std::int64_t lines = static_cast<std::int64_t>(bytes / kLineBytes);
+  for (std::int64_t i = lines * p / panels; i < lines * (p + 1) / panels; ++i) {
+    prefetch_ahead(planes, ahead + static_cast<std::size_t>(i) * kLineBytes);
+  }
 }
 
-// Up to kPassRows rows against one strip. While tiles of one panel multiply, those of the panel before go to memory and
-// the sums stored before that go through the f32 part: neither the latency of a product nor that of a store is waited
-// for. The f32 part thus lags by a pair of panels, across groups too, hence the heads of two groups.
-template <class F>
-OUTRIDER_AMX void strip_rows(const PackedMatrix& w, std::int64_t strip, const CodedRows& x, Range rows, float* y,
-                             std::int64_t ldy) {
-  alignas(64) float tile[kPassRows * kStripRows];
-  Bytes bytes;
-  Heads heads[2];
-  Sums sums[2];
-  const std::int64_t panels = w.panels_of(strip), count = rows.end - rows.begin, group = w.group;
-  const std::int64_t tile_rows = count < kTileM ? count : kTileM;
-  std::memset(tile, 0, static_cast<std::size_t>(count * kStripRows) * sizeof(float));
-  if (panels % 2 != 0) {
-    for (Heads& both : heads) clear_panel(panels, group, bytes, both);
-  }
-  Step pending{&heads[0], 0, 0, 0, x.scales, tile};  // no rows yet
-  const std::byte* loaded = nullptr;
-  for (std::int64_t g = 0; g < w.groups(); ++g) {
-    unpack_group<F>(w, w.data + w.offset(strip, g, 0), panels, bytes, heads[g % 2]);
-    asm volatile("" ::: "memory");  // GCC does not know that a tile load reads memory
-    for (std::int64_t r = 0; r < count; r += kTileM) {
-      // The last tile of rows overlaps the one before; the f32 part of a row is done once.
-      const std::int64_t first = r + tile_rows <= count ? r : count - tile_rows;
-      const std::int64_t at = g * x.rows + rows.begin + first;
-      const auto* planes = reinterpret_cast<const std::byte*>(x.codes + at * group);
-      for (std::int64_t p = 0; p < panels; p += 2) {
-        const std::byte* weights = bytes.values + p * group * kPanelRows;
-        multiply<F::kKind, 0>(weights, planes, group, loaded);
-        store_tiles<1>(sums[1]);
-        finish<F::kKind, 0>(pending, sums[0]);
-        multiply<F::kKind, 1>(weights + group * kPanelRows, planes, group, loaded);
-        store_tiles<0>(sums[0]);
-        finish<F::kKind, 1>(pending, sums[1]);
-        pending = {
-            &heads[g % 2], p, r - first, tile_rows, x.scales + at * 2, tile + first * kStripRows + p * kPanelRows};
+// Asks for part `g` of `groups` of the output lines of a block and panel; y is that of its first row.
+OUTRIDER_AVX512_INLINE void prefetch_output(const float* y, std::int64_t ldy, std::int64_t rows, std::int64_t g,
+                                            std::int64_t groups) {
+  for (std::int64_t r = rows * g / groups; r < rows * (g + 1) / groups; ++r) __builtin_prefetch(y + r * ldy, 1);
+}
+
+// Groups [groups) of a strip, unpacked, against the rows of a pass. tile: [block][6 panels][16][16]. Each step asks for
+// a few lines that later ones need: the weights of the next chunk, the codes of the next block, at last those of y.
+template <class F, int Halves>
+OUTRIDER_AMX_INLINE void multiply_chunk(const Pass& pass, Range groups, const std::byte* bytes, const Terms& terms,
+                                        float* tile, Pipeline& line, Accumulators& t) {
+  const PackedMatrix& w = pass.w;
+  const CodedRows& x = pass.x;
+  const std::int64_t panels = pass.panels, blocks = pass.blocks(), rows = pass.tile_rows(), group = w.group;
+  const std::int64_t count = groups.end - groups.begin;
+  const std::size_t row_bytes = static_cast<std::size_t>(2 * group);
+  const std::byte* const packed = w.data + w.offset(pass.strip, groups.begin, 0);
+  const std::size_t packed_bytes = static_cast<std::size_t>(count * panels) * w.block_bytes();
+  const std::size_t part = packed_bytes / static_cast<std::size_t>(count * panels * blocks) / kLineBytes + 1;
+  std::size_t packed_ahead = packed_bytes;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t row = pass.row_of(block);
+    const std::int64_t rows_ahead = block + 1 < blocks ? pass.row_of(block + 1) - row : count * x.rows - row;
+    for (std::int64_t p = 0; p < panels; ++p) {
+      for (std::int64_t g = 0; g < count; ++g) {
+        const std::int64_t at = (groups.begin + g) * x.rows + pass.begin + row;
+        const auto* planes = reinterpret_cast<const std::byte*>(x.codes + at * group);
+        for (std::size_t i = 0; i < part; ++i, packed_ahead += kLineBytes) prefetch_ahead(packed, packed_ahead);
+        prefetch_planes(planes, static_cast<std::size_t>(rows_ahead) * row_bytes,
+                        static_cast<std::size_t>(rows) * row_bytes, p, panels);
+        if (groups.end == w.groups()) {
+          prefetch_output(pass.y + row * pass.ldy + p * kPanelRows, pass.ldy, rows, g, count);
+        }
+        advance<F::kKind, Halves>(
+            bytes + (g * panels + p) * group * kPanelRows, planes, group,
+            {&terms.heads[g], p, pass.narrow() ? terms.s_and_sum[g] : x.scales + at * 2,
+             tile + (block * PackedMatrix::kStripPanels + p) * kTileM * kPanelRows, g == 0, g + 1 == count},
+            line, t);
       }
     }
   }
-  store_tiles<1>(sums[1]);
-  finish<F::kKind, 0>(pending, sums[0]);
-  finish<F::kKind, 1>(pending, sums[1]);
-  store_strip(w, strip, tile, kStripRows, count, y + rows.begin * ldy, ldy);
 }
 
-template <class F>
+// The sums still in tiles and in memory.
+template <PackedKind Kind>
+OUTRIDER_AMX_INLINE void drain(Pipeline& line, Accumulators& t) {
+  for (int i = 0; i < 2; ++i) {
+    const Step& step = line.stored;
+    const Head<Kind> head = head_of<Kind>(*step.heads, step.panel);
+    _tile_stored(0, line.free->high, kTileBytes);
+    _tile_stored(1, line.free->low, kTileBytes);
+    if (step.first) load(step.t, t, AllRows{});
+    finish_four<Kind, 0>(step, *line.full, head, t);
+    finish_four<Kind, 4>(step, *line.full, head, t);
+    finish_four<Kind, 8>(step, *line.full, head, t);
+    finish_four<Kind, 12>(step, *line.full, head, t);
+    if (step.last) store(t, step.t, AllRows{});
+    std::swap(line.full, line.free);
+    line.stored = line.multiplied;
+  }
+}
+
+// Copies the accumulators to y, leaving out the outputs beyond N.
+OUTRIDER_AVX512 void store_output(const Pass& pass, const float* tile) {
+  const std::int64_t columns = strip_columns(pass.w, pass.strip), rows = pass.tile_rows();
+  for (std::int64_t block = 0; block < pass.blocks(); ++block, tile += kTileM * kStripRows) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      float* const y = pass.y + (pass.row_of(block) + r) * pass.ldy;
+      for (std::int64_t column = 0; column < columns; column += kPanelRows) {
+        const std::int64_t left = columns - column;
+        const auto mask = static_cast<__mmask16>(left < kPanelRows ? (1 << left) - 1 : 0xffff);
+        _mm512_mask_storeu_ps(y + column, mask, _mm512_load_ps(tile + (column * kTileM + r * kPanelRows)));
+      }
+    }
+  }
+}
+
+// The f32 part lags by two steps, and a chunk may have only one, hence the terms of three chunks. It begins with two
+// steps of nothing, whose accumulators are never stored.
+template <class F, int Halves>
+OUTRIDER_AMX void multiply_pass(const Pass& pass) {
+  alignas(64) float tile[kPassRows * kStripRows];
+  alignas(64) std::byte bytes[kChunk * kStripRows];
+  Terms terms[3] = {};
+  Sums sums[2] = {};
+  Accumulators t;  // the first step loads them
+  std::memset(tile, 0, static_cast<std::size_t>(pass.blocks() * kTileM * kStripRows) * sizeof(float));
+  const std::int64_t groups = pass.w.groups(), step = kChunk / pass.w.group;
+  const Step nothing{&terms[2].heads[0], 0, terms[2].s_and_sum[0], tile, true, false};
+  Pipeline line{nothing, nothing, &sums[0], &sums[1]};
+  for (std::int64_t g = 0, chunk = 0; g < groups; g += step, ++chunk) {
+    const Range here{g, g + step < groups ? g + step : groups};
+    Terms& own = terms[chunk % 3];
+    unpack_chunk<F>(pass.w, pass.w.data + pass.w.offset(pass.strip, g, 0), here.end - g, pass.panels, bytes, own);
+    for (std::int64_t i = g; pass.narrow() && i < here.end; ++i) {
+      std::memcpy(own.s_and_sum[i - g], pass.x.scales + (i * pass.x.rows + pass.begin) * 2,
+                  static_cast<std::size_t>(pass.count) * 2 * sizeof(float));
+    }
+    asm volatile("" ::: "memory");  // GCC does not know that a tile load reads memory
+    multiply_chunk<F, Halves>(pass, here, bytes, own, tile, line, t);
+  }
+  drain<F::kKind>(line, t);
+  store_output(pass, tile);
+}
+
+template <class F, int Halves>
 OUTRIDER_AMX void product_of_planes(const PackedMatrix& w, Range strips, const CodedRows& x, Range rows, float* y,
                                     std::int64_t ldy) {
+  // Passes of equal size: a short last one would pay the unpacking for few rows.
+  const std::int64_t all = rows.end - rows.begin, passes = (all + kPassRows - 1) / kPassRows;
   for (std::int64_t strip = strips.begin; strip < strips.end; ++strip) {
-    for (std::int64_t row = rows.begin; row < rows.end; row += kPassRows) {
-      const Range pass{row, row + kPassRows < rows.end ? row + kPassRows : rows.end};
-      const std::int64_t count = pass.end - pass.begin;
-      configure_tiles(count < kTileM ? count : kTileM, w.group);
-      strip_rows<F>(w, strip, x, pass, y, ldy);
+    for (std::int64_t i = 0; i < passes; ++i) {
+      const std::int64_t begin = rows.begin + all * i / passes, end = rows.begin + all * (i + 1) / passes;
+      const Pass pass{w, x, strip, w.panels_of(strip), begin, end - begin, y + begin * ldy + strip * kStripRows, ldy};
+      configure_tiles(pass.tile_rows(), w.group);
+      multiply_pass<F, Halves>(pass);
     }
   }
   _tile_release();  // no later context switch saves the tiles
@@ -296,7 +424,13 @@ void product(const PackedMatrix& w, Range strips, const CodedRows& x, Range rows
     vnni::product(w, strips, x, rows, y, ldy);
     return;
   }
-  with_format(w, [&]<class F>() { product_of_planes<F>(w, strips, x, rows, y, ldy); });
+  with_format(w, [&]<class F>() {
+    if (w.group > kTileBytes) {
+      if constexpr (F::kKind == PackedKind::affine) product_of_planes<F, 2>(w, strips, x, rows, y, ldy);
+    } else {
+      product_of_planes<F, 1>(w, strips, x, rows, y, ldy);
+    }
+  });
 }
 
 }  // namespace

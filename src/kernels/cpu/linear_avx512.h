@@ -145,10 +145,9 @@ OUTRIDER_AVX512_INLINE Head<Kind> load_head(const std::byte* block, FloatType ty
 }
 
 // t + one group for sixteen outputs of one row: fma(s, fma(scale, float(I), bias*float(S)), t), or
-// fma(s, scale*float(I), t) of e2m1.
+// fma(s, scale*float(I), t) of e2m1. `integer` is float(I), `sums` is I.
 template <PackedKind Kind>
-OUTRIDER_AVX512_INLINE __m512 add_group(__m512i sums, const Head<Kind>& head, const float* s_and_sum, __m512 t) {
-  const __m512 integer = _mm512_cvtepi32_ps(sums);
+OUTRIDER_AVX512_INLINE __m512 add_group(__m512 integer, const Head<Kind>& head, const float* s_and_sum, __m512 t) {
   __m512 inner;
   if constexpr (Kind == PackedKind::e2m1) {
     inner = _mm512_mul_ps(head.scale, integer);
@@ -156,6 +155,10 @@ OUTRIDER_AVX512_INLINE __m512 add_group(__m512i sums, const Head<Kind>& head, co
     inner = _mm512_fmadd_ps(head.scale, integer, _mm512_mul_ps(head.bias, _mm512_set1_ps(s_and_sum[1])));
   }
   return _mm512_fmadd_ps(_mm512_set1_ps(s_and_sum[0]), inner, t);
+}
+template <PackedKind Kind>
+OUTRIDER_AVX512_INLINE __m512 add_group(__m512i sums, const Head<Kind>& head, const float* s_and_sum, __m512 t) {
+  return add_group(_mm512_cvtepi32_ps(sums), head, s_and_sum, t);
 }
 
 // Scales and biases of a strip's group as f32.

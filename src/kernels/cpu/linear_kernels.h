@@ -1,7 +1,7 @@
 // Fills the Linear section of a kernel table (code_rows, product, dense_product, unpack_row); the other kernels have
 // fillers of their own. linear_portable.cpp is the specification; the vector forms give its bytes (numerics.md 2, 3).
 //
-// The vector forms keep their accumulators on the caller's stack: 80 KiB is the most any of them needs.
+// The vector forms keep their accumulators on the caller's stack: 88 KiB is the most any of them needs.
 #pragma once
 
 #include "kernels/kernel_table.h"
