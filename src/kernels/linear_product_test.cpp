@@ -244,7 +244,7 @@ class LinearProductTable : public linear_test::VectorTable {
     const TestCodes x = code(table(), input, all_rows, k, m.packed.group);
     const TestOutput full =
         run(portable(), m, {0, strips}, code(portable(), input, all_rows, k, m.packed.group), {0, all_rows}, all_rows);
-    for (const std::int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 17, 64, 130}) {
+    for (const std::int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 12, 17, 64, 130}) {
       const std::int64_t begin = std::min<std::int64_t>(count % 5, all_rows - count);
       const Range rows{begin, begin + count};
       ASSERT_TRUE(run(table(), m, {0, strips}, x, rows, all_rows) == only(full, m, {0, strips}, rows, all_rows))

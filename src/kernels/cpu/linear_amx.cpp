@@ -293,14 +293,8 @@ OUTRIDER_AVX512_INLINE void prefetch_planes(const std::byte* planes, std::size_t
   }
 }
 
-// Asks for part `g` of `groups` of the output lines of a block and panel; y is that of its first row.
-OUTRIDER_AVX512_INLINE void prefetch_output(const float* y, std::int64_t ldy, std::int64_t rows, std::int64_t g,
-                                            std::int64_t groups) {
-  for (std::int64_t r = rows * g / groups; r < rows * (g + 1) / groups; ++r) __builtin_prefetch(y + r * ldy, 1);
-}
-
 // Groups [groups) of a strip, unpacked, against the rows of a pass. tile: [block][6 panels][16][16]. Each step asks for
-// a few lines that later ones need: the weights of the next chunk, the codes of the next block, at last those of y.
+// a few lines that later ones need: the weights of the next chunk, the codes of the next block.
 template <class F, int Halves>
 OUTRIDER_AMX_INLINE void multiply_chunk(const Pass& pass, Range groups, const std::byte* bytes, const Terms& terms,
                                         float* tile, Pipeline& line, Accumulators& t) {
@@ -323,9 +317,6 @@ OUTRIDER_AMX_INLINE void multiply_chunk(const Pass& pass, Range groups, const st
         for (std::size_t i = 0; i < part; ++i, packed_ahead += kLineBytes) prefetch_ahead(packed, packed_ahead);
         prefetch_planes(planes, static_cast<std::size_t>(rows_ahead) * row_bytes,
                         static_cast<std::size_t>(rows) * row_bytes, p, panels);
-        if (groups.end == w.groups()) {
-          prefetch_output(pass.y + row * pass.ldy + p * kPanelRows, pass.ldy, rows, g, count);
-        }
         advance<F::kKind, Halves>(
             bytes + (g * panels + p) * group * kPanelRows, planes, group,
             {&terms.heads[g], p, pass.narrow() ? terms.s_and_sum[g] : x.scales + at * 2,
