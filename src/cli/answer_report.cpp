@@ -20,11 +20,21 @@ void Answered::take(const Event& event) {
 
 nlohmann::ordered_json timings_json(const Answered& answer) {
   const Timings& t = answer.last.timings;
-  return {{"queue_ms", t.queue_ms},         {"tokenize_ms", answer.tokenize_ms},
-          {"cache_n", t.cache_n},           {"prompt_n", t.prompt_n},
-          {"prompt_ms", t.prompt_ms},       {"prompt_per_second", t.prompt_per_second},
-          {"ttft_ms", t.ttft_ms},           {"predicted_n", t.predicted_n},
-          {"predicted_ms", t.predicted_ms}, {"predicted_per_second", t.predicted_per_second}};
+  return {{"queue_ms", t.queue_ms},
+          {"tokenize_ms", answer.tokenize_ms},
+          {"cache_n", t.cache_n},
+          {"prompt_n", t.prompt_n},
+          {"prompt_ms", t.prompt_ms},
+          {"prompt_per_second", t.prompt_per_second},
+          {"ttft_ms", t.ttft_ms},
+          {"predicted_n", t.predicted_n},
+          {"predicted_ms", t.predicted_ms},
+          {"predicted_per_second", t.predicted_per_second},
+          {"draft_n", t.draft_n},
+          {"draft_n_accepted", t.draft_n_accepted},
+          {"draft_ms", t.draft_ms},
+          {"verify_ms", t.verify_ms},
+          {"accepted_per_depth", t.accepted_per_depth}};
 }
 
 nlohmann::ordered_json load_json(const LoadTimes& load) {
@@ -117,6 +127,10 @@ std::string stats_table(const Engine& engine, const Answered& answer) {
   row("prompt", fmt::format("{} tokens, {:.2f} ms", t.prompt_n, t.prompt_ms));
   row("first token after", fmt::format("{:.2f} ms", t.ttft_ms));
   row("decode", fmt::format("{} tokens, {:.2f} ms", t.predicted_n, t.predicted_ms));
+  row("drafts", t.draft_n == 0 ? std::string("none")
+                               : fmt::format("{} of {} accepted ({:.2f} by place), {:.2f} ms beside {:.2f} ms of steps",
+                                             t.draft_n_accepted, t.draft_n, fmt::join(t.accepted_per_depth, ", "),
+                                             t.draft_ms, t.verify_ms));
   row("KV values clamped", std::to_string(engine.kv_clamps()));
   for (const auto& [part, planned] : engine.plan().parts)
     row(fmt::format("memory, {}", name_of(part)),

@@ -11,6 +11,7 @@
 
 #include "cli/answer_report.h"
 #include "cli/conversation.h"
+#include "cli/draft_flags.h"
 #include "cli/generation_flags.h"
 #include "cli/interrupts.h"
 #include "cli/line_editor.h"
@@ -43,6 +44,7 @@ class ChatVerb : public Verb {
     add_whole(*verb, "--prefill-step-size", prefill_step_, "most prompt tokens of one step (512)", kFromOne);
     verb->add_option("--precision", precision_, "packed, or f32: the slow reference (packed)");
     verb->add_flag("--no-history", no_history_, "keep no history of what was typed");
+    drafts_.define(*verb);
     flags_.define(*verb);
     return verb;
   }
@@ -53,6 +55,7 @@ class ChatVerb : public Verb {
     options.context_tokens = context_tokens_;
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
+    drafts_.apply(options);
     engine_ = load_with_progress(global, options);
     if (!engine_->facts().has_chat_template)
       throw Error(ErrorKind::data, fmt::format("{} has no chat template", engine_->facts().path),
@@ -273,6 +276,7 @@ class ChatVerb : public Verb {
   std::string model_, system_prompt_, precision_ = "packed";
   std::int64_t context_tokens_ = 0, prefill_step_ = 512;
   bool no_history_ = false;
+  DraftFlags drafts_;
   GenerationFlags flags_{4096};
   const GlobalOptions* global_ = nullptr;
   std::unique_ptr<Engine> engine_;

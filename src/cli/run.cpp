@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "cli/answer_report.h"
+#include "cli/draft_flags.h"
 #include "cli/generation_flags.h"
 #include "cli/interrupts.h"
 #include "cli/option_values.h"
@@ -26,6 +27,7 @@ class RunVerb : public Verb {
     add_whole(*verb, "--prefill-step-size", prefill_step_, "most prompt tokens of one step (512)", kFromOne);
     verb->add_option("--precision", precision_, "packed, or f32: the slow reference (packed)");
     verb->add_flag("--stats", stats_, "more about time and memory on stderr");
+    drafts_.define(*verb);
     flags_.define(*verb);
     return verb;
   }
@@ -36,6 +38,7 @@ class RunVerb : public Verb {
     options.context_tokens = context_tokens_;
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
+    drafts_.apply(options);
     std::vector<std::int32_t> given_ids;
     if (ids_option_->count() > 0) {
       if (!prompt_.empty() || !system_prompt_.empty() || !prefill_.empty())
@@ -129,6 +132,7 @@ class RunVerb : public Verb {
   std::string model_, prompt_, ids_, system_prompt_, prefill_, precision_ = "packed";
   std::int64_t context_tokens_ = 0, prefill_step_ = 512;
   bool ignore_template_ = false, stats_ = false;
+  DraftFlags drafts_;
   GenerationFlags flags_{512};
   Answered answer_;
   CLI::Option* ids_option_ = nullptr;

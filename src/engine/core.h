@@ -64,11 +64,11 @@ class Core {
   struct Share {
     EngineRow* row = nullptr;
     std::int64_t tokens = 0;
-    std::int64_t begin = 0;         // its first flat token
-    bool failed = false;            // faulted in this step: nothing of it is committed
-    bool postponed = false;         // its draft head could not follow: it runs again in the next step
-    std::size_t first_choice = 0;   // of its choices: one behind the prompt or the pending token, one behind each draft
-    std::int64_t accepted = 0;      // drafts that the target chose too
+    std::int64_t begin = 0;        // its first flat token
+    bool failed = false;           // faulted in this step: nothing of it is committed
+    bool postponed = false;        // its draft head could not follow: it runs again in the next step
+    std::size_t first_choice = 0;  // of its choices: one behind the prompt or the pending token, one behind each draft
+    std::int64_t accepted = 0;     // drafts that the target chose too
     bool decodes() const { return !row->in_prompt() && row->generates(); }
     bool samples() const { return !failed && row->generates() && tokens == row->pending(); }
     std::int64_t choices() const { return samples() ? 1 + row->drafted : 0; }

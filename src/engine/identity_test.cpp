@@ -66,14 +66,40 @@ class BitsBelowPoison : public TokenChooser {
   BitsChooser bits_;
 };
 
+// Proposes what the solo runs answered: as many tokens as it feels like, some of them wrong.
+class ScriptedDrafter : public TextDrafter {
+ public:
+  explicit ScriptedDrafter(std::uint64_t salt = 0) : salt_(salt) {}
+  void script(const Request& request, std::vector<std::int32_t> answer) { answers_[request.ids] = std::move(answer); }
+
+  std::int64_t propose(EngineRow& row, std::span<std::int32_t> out) override {
+    const auto found = answers_.find(row.request.ids);
+    if (found == answers_.end()) return 0;
+    const auto count = static_cast<std::int64_t>(next() % (out.size() + 1));
+    for (std::int64_t j = 0; j < count; ++j) {
+      const auto at = static_cast<std::size_t>(row.generated() + j);
+      const std::int32_t right = at < found->second.size() ? found->second[at] : 0;
+      out[static_cast<std::size_t>(j)] = next() % 4 == 0 ? (right + 1) % kPoison : right;
+    }
+    return count;
+  }
+
+ private:
+  std::uint64_t next() { return mix(++salt_); }
+  std::map<std::vector<std::int32_t>, std::vector<std::int32_t>> answers_;
+  std::uint64_t salt_;
+};
+
 struct Rig {
   FailingModel model;
   Core core;
   std::map<RequestId, Answer> answers;
 
   Rig(Graph& graph, const CoreLimits& limits,
-      std::unique_ptr<TokenChooser> chooser = std::make_unique<BitsBelowPoison>())
-      : model(*graph.model), core({&model, graph.device.get(), nullptr, std::move(chooser), {}}, limits) {
+      std::unique_ptr<TokenChooser> chooser = std::make_unique<BitsBelowPoison>(),
+      std::unique_ptr<TextDrafter> drafter = nullptr)
+      : model(*graph.model),
+        core({&model, graph.device.get(), nullptr, std::move(chooser), {}, std::move(drafter)}, limits) {
     set_log(LogLevel::off, LogFormat::text);
   }
   RequestId submit(Request request) { return core.submit(std::move(request)).value(); }
@@ -92,6 +118,12 @@ Request request_of(std::int64_t prompt_tokens, std::int64_t max_tokens, std::uin
     request.ids.push_back(static_cast<std::int32_t>(mix(salt * 4096 + static_cast<std::uint64_t>(i)) % kPoison));
   request.max_tokens = max_tokens;
   return request;
+}
+
+CoreLimits drafting(CoreLimits limits, std::int64_t depth) {
+  limits.speculation.depth = depth;
+  limits.speculation.depths = SpeculationLimits::Depths::fixed;
+  return limits;
 }
 
 std::vector<std::int32_t> solo(Graph& graph, const Request& request) {
@@ -187,17 +219,70 @@ TEST_P(Identity, SeededAnswersAndTheirLogprobsDoNotDependOnTheBatch) {
   }
 }
 
-// Requests that come, go, are cancelled and fail at random moments, under random limits: whoever finishes got the
-// tokens of its solo run.
+// Drafts right and wrong, of depths that change from step to step, while others read their prompts.
+TEST_P(Identity, DraftsChangeNoBitAndSaveSteps) {
+  std::vector<Request> requests;
+  std::vector<std::vector<std::int32_t>> expected;
+  auto drafter = std::make_unique<ScriptedDrafter>(3);
+  for (int i = 0; i < 5; ++i) {
+    requests.push_back(request_of(30 + 61 * i, 60, static_cast<std::uint64_t>(100 + i)));
+    expected.push_back(solo(graph, requests.back()));
+    drafter->script(requests.back(), expected.back());
+  }
+  Rig rig(graph, drafting(core_limits(5, 96, 256, 2048), 4), std::make_unique<BitsBelowPoison>(), std::move(drafter));
+  std::vector<RequestId> ids;
+  for (const Request& request : requests) ids.push_back(rig.submit(request));
+  rig.run();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(rig.answers[ids[i]].ids, expected[i]) << i;
+    const Timings& timings = rig.answers[ids[i]].last.timings;
+    EXPECT_GT(timings.draft_n_accepted, 20) << i;
+    EXPECT_LT(timings.draft_n_accepted, timings.draft_n) << i;
+  }
+}
+
+TEST_P(Identity, SeededAnswersAndTheirLogprobsDoNotDependOnDrafts) {
+  Request request = request_of(40, 60, 90);
+  request.sampling.temperature = 0.9;
+  request.sampling.top_p = 0.95;
+  request.sampling.seed = 31;
+  request.sampling.top_logprobs = 2;
+  request.sampling.repetition_penalty = 1.2;
+  request.sampling.frequency_penalty = 0.3;
+  const auto answer = [&](const CoreLimits& limits, std::unique_ptr<TextDrafter> drafter) {
+    Rig rig(graph, limits, std::make_unique<Sampler>(kVocab, kVocab, std::vector<std::int32_t>{}), std::move(drafter));
+    const RequestId id = rig.submit(request);
+    rig.run();
+    return rig.answers[id];
+  };
+  const Answer alone = answer(core_limits(1, 64, 64, 2048), nullptr);
+  auto drafter = std::make_unique<ScriptedDrafter>(5);
+  drafter->script(request, alone.ids);
+  const Answer drafted = answer(drafting(core_limits(1, 64, 64, 2048), 3), std::move(drafter));
+  EXPECT_EQ(drafted.ids, alone.ids);
+  EXPECT_GT(drafted.last.timings.draft_n_accepted, 15);
+  ASSERT_EQ(drafted.logprobs.size(), alone.logprobs.size());
+  for (std::size_t i = 0; i < alone.logprobs.size(); ++i) {
+    EXPECT_EQ(drafted.logprobs[i].logprob, alone.logprobs[i].logprob) << i;
+    EXPECT_EQ(drafted.logprobs[i].top, alone.logprobs[i].top) << i;
+  }
+}
+
+// Requests that come, go, are cancelled and fail at random moments, under random limits, with and without drafts:
+// whoever finishes got the tokens of its solo run.
 TEST_P(Identity, RandomSchedulesChangeNoBit) {
   std::map<std::uint64_t, std::vector<std::int32_t>> expected;
   const auto shape = [](std::uint64_t salt) {
     return request_of(1 + static_cast<std::int64_t>(mix(salt) % 140), 1 + static_cast<std::int64_t>(mix(salt + 5) % 12),
                       salt);
   };
+  for (std::uint64_t salt = 0; salt < 12; ++salt) expected[salt] = solo(graph, shape(salt));
   EXPECT_TRUE(rc::check([&] {
     const std::int64_t rows = *rc::gen::inRange(1, 7), chunk = *rc::gen::inRange(1, 130);
-    Rig rig(graph, core_limits(rows, chunk, *rc::gen::inRange(3, 20), 2048));
+    const CoreLimits limits = core_limits(rows, chunk, *rc::gen::inRange(3, 20), 2048);
+    auto drafter = std::make_unique<ScriptedDrafter>(*rc::gen::arbitrary<std::uint64_t>());
+    for (const auto& [salt, answer] : expected) drafter->script(shape(salt), answer);
+    Rig rig(graph, drafting(limits, *rc::gen::inRange(0, 5)), std::make_unique<BitsBelowPoison>(), std::move(drafter));
     rig.model.poison = kPoison;
     std::map<RequestId, std::uint64_t> salts;
     std::vector<RequestId> all;
@@ -223,8 +308,7 @@ TEST_P(Identity, RandomSchedulesChangeNoBit) {
       const Answer& answer = rig.answers[id];
       RC_ASSERT(answer.finished);
       RC_ASSERT(!answer.last.error.has_value());
-      if (!expected.contains(salt)) expected[salt] = solo(graph, shape(salt));
-      const auto& want = expected[salt];
+      const auto& want = expected.at(salt);
       RC_ASSERT(answer.ids.size() <= want.size());
       RC_ASSERT(std::equal(answer.ids.begin(), answer.ids.end(), want.begin()));
       if (answer.last.finish == FinishReason::length) RC_ASSERT(answer.ids.size() == want.size());

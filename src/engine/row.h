@@ -43,8 +43,8 @@ struct EngineRow {
   std::int64_t prompt_tokens = 0;
   std::int64_t planned_tokens = 0;  // prompt + max_tokens, fixed (models.md 2.2: the length class)
   std::int64_t planned_blocks = 0;
-  int overtaken = 0;             // while queued
-  std::int64_t prompt_turn = 0;  // RowDemand::turn
+  int overtaken = 0;              // while queued
+  std::int64_t prompt_turn = 0;   // RowDemand::turn
   std::optional<StateRow> state;  // from admission on
   std::optional<AnswerText> text;
   Clock::time_point submitted, admitted, first_token, last_token;

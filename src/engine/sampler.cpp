@@ -13,9 +13,7 @@ namespace {
 bool wants_logprobs(const ChoosingRow& row) {
   return row.report == LogprobReport::as_asked && (row.params->logprobs || row.params->top_logprobs > 0);
 }
-bool wants_raw(const ChoosingRow& row) {
-  return wants_logprobs(row) && row.params->logprobs_mode == LogprobsMode::raw;
-}
+bool wants_raw(const ChoosingRow& row) { return wants_logprobs(row) && row.params->logprobs_mode == LogprobsMode::raw; }
 bool needs_normalizer(const ChoosingRow& row) { return row.params->temperature > 0 || wants_logprobs(row); }
 
 std::span<float> values(Tensor logits, std::int64_t row) {
@@ -112,7 +110,7 @@ void Sampler::finish_row(std::span<const float> z, const ChoosingRow& row, const
   }
   if (!wants_logprobs(row)) return;
   out.logprob = wants_raw(row) ? report(raw_.as<float>(), raw_norm, out.id, p.top_logprobs)
-                             : report(z, norm, out.id, p.top_logprobs);
+                               : report(z, norm, out.id, p.top_logprobs);
 }
 
 std::span<Candidate> Sampler::candidates_of(std::span<const float> z, const Normalizer& norm) {

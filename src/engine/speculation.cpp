@@ -44,7 +44,7 @@ class Speculation::Port final : public DraftPort {
     for (std::size_t i = 0; i < picks.size(); ++i) {
       if (choices[i].failure || choices[i].id < 0) {
         out[i] = {choices[i].failure && choices[i].failure->code == no_token_left().code ? Picked::nothing
-                                                                                        : Picked::failed};
+                                                                                         : Picked::failed};
         continue;
       }
       EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
@@ -149,7 +149,7 @@ std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows) {
     if (row.text_drafts)
       row.text_drafts->append(std::span(row.tokens).subspan(static_cast<std::size_t>(row.text_drafts->size())));
     const bool by_text = parts_.drafter != nullptr || (row.text_drafts && row.text_drafts->match_length() > 0);
-    row.drafting = !by_text               ? DraftSource::head
+    row.drafting = !by_text              ? DraftSource::head
                    : drafts_by_head(row) ? controller_.source_of(row.acceptance)
                                          : DraftSource::text;
     wishes[i] = {&row.acceptance, by_text || drafts_by_head(row) ? deepest(row) : 0, row.drafting};

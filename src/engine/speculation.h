@@ -69,8 +69,8 @@ class Speculation {
   // Rows with `left` set retire. Throws: none has.
   void retire();
 
-  // Opens the round of the rows that decode, with their drafts. Throws: no row is in a round; the failure counts against
-  // the heads of those at fault.
+  // Opens the round of the rows that decode, with their drafts. Throws: no row is in a round; the failure counts
+  // against the heads of those at fault.
   void propose(const Step& step, std::span<EngineRow* const> rows);
   // Takes the drafts off these rows' tokens and ends what is left of the round.
   void abort(std::span<EngineRow* const> rows) noexcept;

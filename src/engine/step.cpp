@@ -154,8 +154,8 @@ void Core::choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Cho
     for (std::int64_t j = 0; j < share.choices(); ++j) {
       picks.push_back(share.begin + share.tokens - share.choices() + j);
       const auto history = std::span(row.tokens).first(static_cast<std::size_t>(known + j));
-      rows.push_back({&row.request.sampling, history, row.prompt_tokens, row.generated() + j, row.seed,
-                      row.end_tokens});
+      rows.push_back(
+          {&row.request.sampling, history, row.prompt_tokens, row.generated() + j, row.seed, row.end_tokens});
     }
   }
   choices.assign(picks.size(), {});
@@ -198,8 +198,9 @@ std::vector<PreparedStateChange> Core::prepare_follow(std::span<Share> shares, T
   for (Share& share : shares) {
     if (share.failed || !share.row->generates()) continue;
     const std::int64_t kept = share.decodes() ? share.accepted + 1 : share.tokens;
-    const auto tokens = std::span(share.row->tokens)
-                            .subspan(static_cast<std::size_t>(share.row->state->length()), static_cast<std::size_t>(kept));
+    const auto tokens =
+        std::span(share.row->tokens)
+            .subspan(static_cast<std::size_t>(share.row->state->length()), static_cast<std::size_t>(kept));
     rows.push_back({share.row, tokens, context.slice(share.begin, kept)});
     whose.push_back(&share);
   }

@@ -57,6 +57,7 @@ EnginePlan plan_steps(LoadOptions options, std::span<const StepShape> shapes, co
   OUTRIDER_CHECK(!shapes.empty() && options.precision == Precision::packed);
   options.max_rows = options.planned_rows = options.head_rows = 1;
   options.prefill_step_tokens = kPromptStepTokens;
+  options.draft_tokens = 0;
   for (const StepShape& s : shapes) {
     options.context_tokens = std::max(options.context_tokens, s.context + s.tokens);
     options.max_rows = std::max(options.max_rows, s.rows);

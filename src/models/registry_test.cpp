@@ -306,7 +306,8 @@ TEST(Registry, PlannedBytesAreTheBytesTaken) {
       Runner runner(path, precision, 2, nullptr, 256);
       EXPECT_EQ(memory_use(MemoryPart::weights).now_bytes - before, plan.weight_bytes) << name;
       EXPECT_EQ(runner.model->weight_bytes(), plan.weight_bytes) << name;
-      EXPECT_EQ(plan_graph(*source, precision)->scratch_bytes(*runner.device, runner.limits), runner.arena.size()) << name;
+      EXPECT_EQ(plan_graph(*source, precision)->scratch_bytes(*runner.device, runner.limits), runner.arena.size())
+          << name;
       std::vector<std::int32_t> ids(600);
       for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 31 % 97);
       runner.run(ids, 256);

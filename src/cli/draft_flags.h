@@ -1,0 +1,22 @@
+// The flags of speculation (serving.md 1.5 and 3), shared by run and chat.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "engine/engine.h"
+
+namespace outrider {
+
+class DraftFlags {
+ public:
+  void define(CLI::App& verb);
+  void apply(LoadOptions& options) const;
+
+ private:
+  std::string mtp_ = "auto", text_ = "on";
+  std::int64_t tokens_ = 3;
+};
+
+}  // namespace outrider
