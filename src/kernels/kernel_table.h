@@ -41,8 +41,8 @@ struct AttendChunk {
   const std::int64_t* last_key = nullptr;  // [queries] absolute index of the newest visible key (>= chunk_begin)
   std::int64_t queries = 0;
   std::int64_t chunk_begin = 0;  // multiple of 512
-  // Keys below it (all in the row's first block) are seen by nobody: their scores count as -inf, so their p is +0. Their
-  // values must be finite. At most every query's last_key, and < 64.
+  // Keys below it (all in the row's first block) are seen by nobody: their scores count as -inf, so their p is +0.
+  // Their values must be finite. At most every query's last_key, and < 64.
   std::int64_t first_key = 0;
   // [8] blocks of the chunk, null after the last one that a query sees: k [D][64] and v [64][D] of kv_type.
   const std::byte* const* k_blocks = nullptr;

@@ -91,9 +91,8 @@ DraftSource DepthController::source_of(const RowAcceptance& row) const {
   return text >= head ? DraftSource::text : DraftSource::head;
 }
 
-// The best number of proposals for this arm, taken in order of their chances, of those whose loss the balance covers.
-// drafts = 0: it covers none.
-DepthController::Option DepthController::best_of_arm(std::int64_t arm, std::span<const Row> rows, double plain_ms) {
+// More proposals for rows of this arm, by falling chance that they stand; those of the text, which cost no pass, first.
+void DepthController::list_increments(std::int64_t arm, std::span<const Row> rows) {
   increments_.clear();
   for (std::size_t r = 0; r < rows.size(); ++r) {
     double chance = 1;
@@ -104,31 +103,48 @@ DepthController::Option DepthController::best_of_arm(std::int64_t arm, std::span
   }
   // Chances do not rise with the place, so a row's proposals come in order.
   std::sort(increments_.begin(), increments_.end(), [](const Increment& a, const Increment& b) {
-    return std::tuple(-a.chance, a.place, a.row) < std::tuple(-b.chance, b.place, b.row);
+    return std::tuple(a.source == DraftSource::head, -a.chance, a.place, a.row) <
+           std::tuple(b.source == DraftSource::head, -b.chance, b.place, b.row);
   });
+  text_increments_ = std::count_if(increments_.begin(), increments_.end(),
+                                   [](const Increment& i) { return i.source == DraftSource::text; });
+}
+
+// The best numbers of proposals from text and head, taken in the order of the list, of those whose loss the balance
+// covers; rate = 0: it covers none.
+DepthController::Option DepthController::best_of_arm(std::int64_t arm, std::span<const Row> rows, double plain_ms) {
+  list_increments(arm, rows);
   const CostTable& pass = passes_[static_cast<std::size_t>(arm)];
   const auto count = std::ssize(rows);
-  passes_of_.assign(static_cast<std::size_t>(limits_.depth), 0);
   Option best{.arm = arm};
-  double tokens = static_cast<double>(count), draft_ms = 0, draft_most = 0;
-  for (std::size_t i = 0; i < increments_.size(); ++i) {
-    tokens += increments_[i].chance;
-    std::int64_t& in_pass = passes_of_[static_cast<std::size_t>(increments_[i].place)];
-    const auto cost = [&](std::int64_t size) { return size == 0 ? 0.0 : pass.likely(size); };
-    // A pass that was never measured is taken for nothing when choosing, and for a whole step when a loss is at stake.
-    const auto most = [&](std::int64_t size) {
-      return size == 0 ? 0.0 : pass.likely(size) == 0 ? plain_ms : pass.at_most(size);
-    };
-    if (increments_[i].source == DraftSource::head) {
-      draft_ms += cost(in_pass + 1) - cost(in_pass);
-      draft_most += most(in_pass + 1) - most(in_pass);
-      ++in_pass;
-    }
-    const auto window = count + static_cast<std::int64_t>(i) + 1;
-    const double rate = tokens / (draft_ms + steps_.likely(window));
-    const double most_ms = draft_most + steps_.at_most(window);
-    if (rate > best.rate && most_ms - plain_ms <= balance_ms_)
-      best = {arm, rate, most_ms, static_cast<std::int64_t>(i) + 1};
+  const auto consider = [&](double tokens, double draft_ms, double draft_most, std::int64_t text, std::int64_t head) {
+    const std::int64_t window = count + text + head;
+    const double rate = tokens / (draft_ms + steps_.likely(window)), most_ms = draft_most + steps_.at_most(window);
+    if (rate > best.rate && most_ms - plain_ms <= balance_ms_) best = {arm, rate, most_ms, text, head};
+  };
+  double tokens = static_cast<double>(count);
+  for (std::int64_t i = 0; i < text_increments_; ++i) {
+    tokens += increments_[static_cast<std::size_t>(i)].chance;
+    consider(tokens, 0, 0, i + 1, 0);
+  }
+  const std::int64_t text = best.text;
+  tokens = static_cast<double>(count);
+  for (std::int64_t i = 0; i < text; ++i) tokens += increments_[static_cast<std::size_t>(i)].chance;
+  passes_of_.assign(static_cast<std::size_t>(limits_.depth), 0);
+  double draft_ms = 0, draft_most = 0;
+  const auto cost = [&](std::int64_t size) { return size == 0 ? 0.0 : pass.likely(size); };
+  // A pass that was never measured is taken for nothing when choosing, and for a whole step when a loss is at stake.
+  const auto most = [&](std::int64_t size) {
+    return size == 0 ? 0.0 : pass.likely(size) == 0 ? plain_ms : pass.at_most(size);
+  };
+  for (std::int64_t i = text_increments_; i < std::ssize(increments_); ++i) {
+    const Increment& increment = increments_[static_cast<std::size_t>(i)];
+    std::int64_t& in_pass = passes_of_[static_cast<std::size_t>(increment.place)];
+    draft_ms += cost(in_pass + 1) - cost(in_pass);
+    draft_most += most(in_pass + 1) - most(in_pass);
+    ++in_pass;
+    tokens += increment.chance;
+    consider(tokens, draft_ms, draft_most, text, i + 1 - text_increments_);
   }
   return best;
 }
@@ -150,7 +166,7 @@ std::int64_t DepthController::plan(std::span<const Row> rows, std::span<std::int
   if (!counters_.pays) {
     if (rounds_since_drafts_ < kTrialEvery) return 0;
     best = best_of_arm(next_trial_arm_, rows, plain_ms);
-    if (best.drafts == 0) return 0;
+    if (best.rate == 0) return 0;
     next_trial_arm_ = (next_trial_arm_ + 1) % limits_.arms;
     ++counters_.trials;
   }
@@ -160,11 +176,14 @@ std::int64_t DepthController::plan(std::span<const Row> rows, std::span<std::int
 }
 
 void DepthController::set_depths(std::span<const Row> rows, const Option& option, std::span<std::int64_t> depths) {
-  best_of_arm(option.arm, rows, steps_.likely(std::ssize(rows)));  // the increments of another arm may be there
-  for (std::int64_t i = 0; i < option.drafts; ++i) {
-    const Increment& increment = increments_[static_cast<std::size_t>(i)];
-    depths[static_cast<std::size_t>(increment.row)] = increment.place + 1;
-  }
+  list_increments(option.arm, rows);  // that of another arm may be there
+  const auto take = [&](std::int64_t begin, std::int64_t count) {
+    for (const Increment& i :
+         std::span(increments_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)))
+      depths[static_cast<std::size_t>(i.row)] = i.place + 1;
+  };
+  take(0, option.text);
+  take(text_increments_, option.head);
 }
 
 void DepthController::observe(std::int64_t arm, std::span<const RowOutcome> rows, const Times& times, Prompts prompts) {

@@ -110,10 +110,11 @@ class DepthController {
  private:
   struct Option {
     std::int64_t arm = 0;
-    double rate = 0;     // tokens per ms
-    double most_ms = 0;  // a forecast that is seldom exceeded
-    std::int64_t drafts = 0;
+    double rate = 0;                  // tokens per ms
+    double most_ms = 0;               // a forecast that is seldom exceeded
+    std::int64_t text = 0, head = 0;  // proposals
   };
+  void list_increments(std::int64_t arm, std::span<const Row> rows);
   Option best_of_arm(std::int64_t arm, std::span<const Row> rows, double plain_ms);
   void set_depths(std::span<const Row> rows, const Option& option, std::span<std::int64_t> depths);
   void note_passes(CostTable& pass, double ms);
@@ -130,6 +131,7 @@ class DepthController {
     DraftSource source = DraftSource::head;
   };
   std::vector<Increment> increments_;
+  std::int64_t text_increments_ = 0;     // of them, at the front
   std::vector<std::int64_t> passes_of_;  // rows of each pass of an option
   std::vector<std::int64_t> plain_age_;  // rounds since a plain step of so many rows was measured
   std::int64_t rounds_since_drafts_ = 0, next_trial_arm_ = 0;
