@@ -134,9 +134,9 @@ struct BatchRow {
   std::int64_t position = 0;
   std::int64_t planned_tokens = 0;  // length S fixed at admission: dynamic and longrope choose by it (models.md 2.2)
   std::span<std::byte* const> blocks;
+  RecurrentAccess recurrent = {};  // of models with recurrent layers
   // Oldest position that attention sees, < 64. Draft rows keep position 0 empty (runtime.md section 4), zeroed.
   std::int64_t first_key = 0;
-  RecurrentAccess recurrent = {};  // of models with recurrent layers
 };
 
 // A step's input: T flat tokens cut into rows, no padding, no mask (design.md section 3). Borrowed.
