@@ -8,7 +8,7 @@
 #include "base/counted_new.h"
 #include "base/memory.h"
 #include "state/row_group.h"
-#include "state/test_rows.h"
+#include "state/test_recurrent.h"
 
 namespace outrider {
 namespace {
@@ -24,12 +24,19 @@ class StateFailure : public testing::Test {
   // only vectors of a row that were empty before may have got their room (`grown_vectors`). The caller makes its owners
   // afresh for every plan: room left by an earlier attempt would hide points of a later one.
   bool finished(FailurePlan& plan, const std::function<void()>& operation, std::int64_t grown_vectors = 0) {
-    pool_.trim();  // else the pool serves blocks without allocating
-    const std::int64_t used = pool_.used_blocks();
+    pool_.trim();  // else the pools serve blocks and slots without allocating
+    states_.trim();
+    const std::int64_t used = pool_.used_blocks(), blocks = states_.kv().used_blocks();
+    const std::int64_t slots = states_.recurrent()->used_slots();
     const std::size_t kv_bytes = memory_use(MemoryPart::kv).now_bytes;
+    const std::size_t slot_bytes = memory_use(MemoryPart::recurrent).now_bytes;
     const std::int64_t heap = live_heap_blocks();
     if (plan.run(operation)) return true;
     pool_.trim();
+    states_.trim();
+    EXPECT_EQ(states_.kv().used_blocks(), blocks) << plan.point();
+    EXPECT_EQ(states_.recurrent()->used_slots(), slots) << plan.point();
+    EXPECT_EQ(memory_use(MemoryPart::recurrent).now_bytes, slot_bytes) << plan.point();
     EXPECT_LE(live_heap_blocks(), heap + grown_vectors) << plan.point();
     EXPECT_EQ(pool_.used_blocks(), used) << plan.point();
     EXPECT_EQ(memory_use(MemoryPart::kv).now_bytes, kv_bytes) << plan.point();
@@ -44,6 +51,21 @@ class StateFailure : public testing::Test {
 
   KvLayout layout_ = test_layout();
   KvPool pool_{layout_, 64};
+
+  StateRow state_row_of(const RowModel& ids) {
+    StateRow row(states_);
+    run_step(row, ids, {});
+    return row;
+  }
+  void run_step(StateRow& row, const RowModel& ids, const StoreChoice& stores) {
+    row.reserve(std::ssize(ids), stores);
+    write_step(state_layout_, row.batch_row(0, std::ssize(ids), 0), ids);
+    row.advance(std::ssize(ids));
+  }
+  bool holds(const StateRow& row, const RowModel& ids) { return outrider::holds(row, state_layout_, ids); }
+
+  StateLayout state_layout_ = {layout_, test_recurrent_layout()};
+  StatePool states_{state_layout_, {64, 64}};
 };
 
 // Points of one block that the pool has to make: the block and its buffer; small buffers come from aligned_alloc.
@@ -165,6 +187,66 @@ TEST_F(StateFailure, ChangesOfTwoGroupsPublishTogetherOrNotAtAll) {
     EXPECT_TRUE(holds(draft.row(0), ids_from(500, 5)));
   });
   EXPECT_EQ(failures, 1 + 5 + 1 + 1 + 3 * kRowPoints + 1);  // the list of changes, the filter, the merge
+}
+
+// Points of a new StateRow: its two rows' insides, and its vectors: two of blocks, one of marks.
+constexpr std::int64_t kStateRowPoints = 5;
+
+TEST_F(StateFailure, AStepOfBothPartsIsReservedWholeOrNotAtAll) {
+  const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+    StateRow row = state_row_of(ids_from(1, 70));
+    const bool done = finished(plan, [&] { row.reserve(60, {StorePositions::every, {}}); }, 0);
+    EXPECT_TRUE(holds(row, ids_from(1, 70)));
+    EXPECT_EQ(row.kv().blocks().size(), done ? 3U : 2U);
+    EXPECT_EQ(row.batch_row(0, 60, 0).recurrent.stores.size(), done ? 60U : 0U);
+    if (done) return;
+    run_step(row, ids_from(71, 2), {});  // the row goes on as if nothing had been asked
+    EXPECT_TRUE(holds(row, ids_from(1, 72)));
+  });
+  // Slots: the call, the reservation, its two vectors, room for marks, 60 slots. Blocks: the call, room, a block.
+  EXPECT_EQ(failures, 1 + 3 + 1 + 60 * kBlockPoints + 1 + 2 + kBlockPoints);
+}
+
+TEST_F(StateFailure, SharingAndCopyingBothPartsLeaveTheRow) {
+  const StateRow row = state_row_of(ids_from(1, 70));
+  const std::int64_t clones = for_every_failure([&](FailurePlan& plan) {
+    finished(plan, [&] { const StateRow twin = row.clone(); });
+    EXPECT_TRUE(holds(row, ids_from(1, 70)));
+  });
+  EXPECT_EQ(clones, kStateRowPoints);
+  const std::int64_t copies = for_every_failure([&](FailurePlan& plan) {
+    finished(plan, [&] { const StateRow copy = row.extract(); });
+    EXPECT_TRUE(holds(row, ids_from(1, 70)));
+  });
+  EXPECT_EQ(copies, kStateRowPoints + 2 * kBlockPoints + kBlockPoints);
+}
+
+TEST_F(StateFailure, AVerifyRoundThatFailsInsideRollsBothPartsBack) {
+  const std::array<std::int64_t, 2> keep_none{};
+  for_every_failure([&](FailurePlan& plan) {
+    states_.trim();
+    const std::int64_t heap = live_heap_blocks();
+    {
+      RowGroup<StateRow> group;
+      group.merge_rows({state_row_of(ids_from(1, 63)), state_row_of(ids_from(200, 4))});
+      const auto operation = [&] {
+        group.round_begin();
+        try {
+          run_step(group.row(0), ids_from(900, 3), {StorePositions::every, {}});
+          run_step(group.row(1), ids_from(950, 2), {StorePositions::every, {}});
+        } catch (...) {
+          group.round_rollback(keep_none);
+          throw;
+        }
+        group.round_rollback(std::array<std::int64_t, 2>{2, 0});
+      };
+      const bool done = finished(plan, operation, 4);  // the room of each row's reserved slots, and of its stores
+      EXPECT_TRUE(holds(group.row(0), done ? joined(ids_from(1, 63), ids_from(900, 2)) : ids_from(1, 63)));
+      EXPECT_TRUE(holds(group.row(1), ids_from(200, 4)));
+    }
+    states_.trim();
+    EXPECT_LE(live_heap_blocks(), heap) << plan.point();
+  });
 }
 
 }  // namespace

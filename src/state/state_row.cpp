@@ -73,6 +73,10 @@ void StateRow::round_rollback(std::int64_t keep) noexcept {
   if (recurrent_) recurrent_->round_rollback(keep);
 }
 
+void StateRow::drop_checkpoints() noexcept {
+  if (recurrent_) recurrent_->drop_checkpoints();
+}
+
 StateRow StateRow::prefix(std::int64_t n) const {
   return {kv_.prefix(n), recurrent_ ? std::optional(recurrent_->prefix(n)) : std::nullopt};
 }

@@ -66,6 +66,8 @@ class StateRow {
   bool in_round() const { return kv_.in_round(); }
   std::int64_t round_appended() const { return kv_.round_appended(); }
 
+  // RecurrentRow's; nothing without a recurrent row.
+  void drop_checkpoints() noexcept;
   // n: any position, or with a recurrent row 0 or one of its stored_positions().
   StateRow prefix(std::int64_t n) const;
   StateRow clone() const { return prefix(length()); }
