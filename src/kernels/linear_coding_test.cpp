@@ -154,7 +154,7 @@ class LinearCodingTable : public linear_test::VectorTable {
   // The codes of a whole buffer in the order of the portable table.
   std::vector<std::int16_t> integers(const TestCodes& x, std::int64_t k, int group) const {
 #ifdef __x86_64__
-    if (table().isa == Isa::amx && x.coded.rows > linear::amx::kIntegerRows)
+    if (table().isa == Isa::amx && linear::amx::reads_planes(x.coded.rows, group))
       return integers_of_planes(x.coded.codes, x.coded.rows * k, group);
 #endif
     return integers_in_order(x.coded, k);

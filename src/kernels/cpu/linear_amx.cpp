@@ -284,39 +284,26 @@ struct Pass {
   bool narrow() const { return count < kTileM; }
 };
 
-// Asks for part `p` of `panels` of the planes `ahead` bytes after those of this step.
-OUTRIDER_AVX512_INLINE void prefetch_planes(const std::byte* planes, std::size_t ahead, std::size_t bytes,
-                                            std::int64_t p, std::int64_t panels) {
-  const std::int64_t lines = static_cast<std::int64_t>(bytes / kLineBytes);
-  for (std::int64_t i = lines * p / panels; i < lines * (p + 1) / panels; ++i) {
-    prefetch_ahead(planes, ahead + static_cast<std::size_t>(i) * kLineBytes);
-  }
-}
-
 // Groups [groups) of a strip, unpacked, against the rows of a pass. tile: [block][6 panels][16][16]. Each step asks for
-// a few lines that later ones need: the weights of the next chunk, the codes of the next block.
+// a few lines of the next chunk's weights; asking for the next block's codes too cost 1 to 5 % (docs/refused.md).
 template <class F, int Halves>
 OUTRIDER_AMX_INLINE void multiply_chunk(const Pass& pass, Range groups, const std::byte* bytes, const Terms& terms,
                                         float* tile, Pipeline& line, Accumulators& t) {
   const PackedMatrix& w = pass.w;
   const CodedRows& x = pass.x;
-  const std::int64_t panels = pass.panels, blocks = pass.blocks(), rows = pass.tile_rows(), group = w.group;
+  const std::int64_t panels = pass.panels, blocks = pass.blocks(), group = w.group;
   const std::int64_t count = groups.end - groups.begin;
-  const std::size_t row_bytes = static_cast<std::size_t>(2 * group);
   const std::byte* const packed = w.data + w.offset(pass.strip, groups.begin, 0);
   const std::size_t packed_bytes = static_cast<std::size_t>(count * panels) * w.block_bytes();
   const std::size_t part = packed_bytes / static_cast<std::size_t>(count * panels * blocks) / kLineBytes + 1;
   std::size_t packed_ahead = packed_bytes;
   for (std::int64_t block = 0; block < blocks; ++block) {
     const std::int64_t row = pass.row_of(block);
-    const std::int64_t rows_ahead = block + 1 < blocks ? pass.row_of(block + 1) - row : count * x.rows - row;
     for (std::int64_t p = 0; p < panels; ++p) {
       for (std::int64_t g = 0; g < count; ++g) {
         const std::int64_t at = (groups.begin + g) * x.rows + pass.begin + row;
         const auto* planes = reinterpret_cast<const std::byte*>(x.codes + at * group);
         for (std::size_t i = 0; i < part; ++i, packed_ahead += kLineBytes) prefetch_ahead(packed, packed_ahead);
-        prefetch_planes(planes, static_cast<std::size_t>(rows_ahead) * row_bytes,
-                        static_cast<std::size_t>(rows) * row_bytes, p, panels);
         advance<F::kKind, Halves>(
             bytes + (g * panels + p) * group * kPanelRows, planes, group,
             {&terms.heads[g], p, pass.narrow() ? terms.s_and_sum[g] : x.scales + at * 2,
@@ -407,11 +394,11 @@ OUTRIDER_AMX void product_of_planes(const PackedMatrix& w, Range strips, const C
 
 void code_rows(const float* x, std::int64_t ldx, std::int64_t k, int group, Range rows, const CodedRows& out,
                std::uint32_t* faults) {
-  (out.rows > kIntegerRows ? code_planes : avx512::code_rows)(x, ldx, k, group, rows, out, faults);
+  (reads_planes(out.rows, group) ? code_planes : avx512::code_rows)(x, ldx, k, group, rows, out, faults);
 }
 
 void product(const PackedMatrix& w, Range strips, const CodedRows& x, Range rows, float* y, std::int64_t ldy) {
-  if (x.rows <= kIntegerRows) {
+  if (!reads_planes(x.rows, w.group)) {
     vnni::product(w, strips, x, rows, y, ldy);
     return;
   }

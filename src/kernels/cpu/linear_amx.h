@@ -1,5 +1,6 @@
-// The AMX table's own order of input codes. A product of more than kIntegerRows coded rows (CodedRows::rows, the same
-// for code_rows and product) runs on tiles and reads byte planes; fewer rows stay 16-bit integers for the VNNI form.
+// The AMX table's own order of input codes. Calls for which reads_planes() holds run on tiles and read byte planes; the
+// others, of few rows or of groups that fill a quarter of a tile (nvfp4: 0.65 to 0.9 of the VNNI form's speed), stay
+// 16-bit integers for the VNNI form.
 #pragma once
 
 #include "kernels/kernel_table.h"
@@ -7,6 +8,9 @@
 namespace outrider::linear::amx {
 
 inline constexpr std::int64_t kIntegerRows = 8;
+inline constexpr int kIntegerGroup = 16;
+// rows: CodedRows::rows, the same for code_rows and product.
+inline bool reads_planes(std::int64_t rows, int group) { return rows > kIntegerRows && group > kIntegerGroup; }
 
 // A row's group is G high bytes (code >> 8, signed), then G low bytes (code & 255). Within each sixteen the bytes lie
 // in this order: so the low and the high nibbles of a word of 4-bit weights are rows of a tile as they are.
