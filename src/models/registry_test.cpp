@@ -43,6 +43,9 @@ class HeaderSource final : public ModelSource {
   AlignedBuffer load_vector(std::string_view, std::int64_t) override {
     throw Error(ErrorKind::runtime, "headers only");
   }
+  AlignedBuffer load_table(std::string_view, std::int64_t, std::int64_t) override {
+    throw Error(ErrorKind::runtime, "headers only");
+  }
   std::vector<std::string> unused_tensors() const override {
     std::vector<std::string> names = vectors;
     for (const auto& [path, info] : modules)

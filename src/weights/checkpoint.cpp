@@ -100,7 +100,9 @@ std::vector<std::string> weight_files(const fs::path& directory) {
   } else {
     for (const auto& entry : fs::directory_iterator(directory, failed)) {
       const std::string name = entry.path().filename().string();
-      if (name.starts_with("model") && name.ends_with(".safetensors")) names.insert(name);
+      // model-mtp.safetensors is a side-car (models.md 4.3).
+      if (name.starts_with("model") && name.ends_with(".safetensors") && name != "model-mtp.safetensors")
+        names.insert(name);
     }
   }
   if (names.empty())
@@ -110,8 +112,27 @@ std::vector<std::string> weight_files(const fs::path& directory) {
 }
 
 Checkpoint::Checkpoint(const fs::path& directory) {
-  std::map<std::string, std::string> origin_of;  // raw name -> file
-  for (const std::string& name : weight_files(directory)) {
+  const std::map<std::string, std::string> origin_of = open(directory, weight_files(directory), "");
+  std::error_code failed;
+  if (!fs::exists(directory / kIndex, failed)) return;
+  std::vector<std::string> missing;
+  for (const auto& [tensor, file] : read_index(directory / kIndex)) {
+    const auto it = origin_of.find(tensor);
+    if (it == origin_of.end() || it->second != file) missing.push_back(tensor);
+  }
+  if (!missing.empty())
+    throw file_error((directory / kIndex).string(),
+                     fmt::format("{} tensors are not in the file it names: {}", missing.size(), first_few(missing)));
+}
+
+Checkpoint::Checkpoint(const fs::path& directory, const std::vector<std::string>& files, std::string_view prefix) {
+  open(directory, files, prefix);
+}
+
+std::map<std::string, std::string> Checkpoint::open(const fs::path& directory, const std::vector<std::string>& files,
+                                                    std::string_view prefix) {
+  std::map<std::string, std::string> origin_of;
+  for (const std::string& name : files) {
     files_.push_back(std::make_unique<SafetensorsFile>(directory / name));
     const SafetensorsFile& file = *files_.back();
     metadata_.insert(file.header().metadata.begin(), file.header().metadata.end());
@@ -120,11 +141,12 @@ Checkpoint::Checkpoint(const fs::path& directory) {
       if (!is_new)
         throw tensor_error(directory.string(), tensor.name,
                            fmt::format("is in two files, {} and {}", in_quotes(known->second), in_quotes(name)));
-      const std::string canonical = canonical_name(tensor.name);
+      std::string canonical = canonical_name(tensor.name);
       if (canonical.empty()) {
         ++dropped_;
         continue;
       }
+      if (!canonical.starts_with(prefix)) canonical.insert(0, prefix);
       const auto [other, unique] = tensors_.emplace(canonical, CheckpointTensor{&file, &tensor});
       if (!unique)
         throw tensor_error(directory.string(), tensor.name,
@@ -133,18 +155,8 @@ Checkpoint::Checkpoint(const fs::path& directory) {
       tensor_bytes_ += tensor.bytes;
     }
   }
-  std::error_code failed;
-  if (fs::exists(directory / kIndex, failed)) {
-    std::vector<std::string> missing;
-    for (const auto& [tensor, file] : read_index(directory / kIndex)) {
-      const auto it = origin_of.find(tensor);
-      if (it == origin_of.end() || it->second != file) missing.push_back(tensor);
-    }
-    if (!missing.empty())
-      throw file_error((directory / kIndex).string(),
-                       fmt::format("{} tensors are not in the file it names: {}", missing.size(), first_few(missing)));
-  }
   if (dropped_ > 0) log(LogLevel::info, "{}: {} tensors of a vision tower are not used", directory.string(), dropped_);
+  return origin_of;
 }
 
 const CheckpointTensor* Checkpoint::find(std::string_view canonical) const {

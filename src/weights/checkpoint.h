@@ -29,6 +29,9 @@ struct CheckpointTensor {
 class Checkpoint {
  public:
   explicit Checkpoint(const std::filesystem::path& directory);
+  // These files of a directory alone. Canonical names without `prefix` get it (side-cars name "fc.weight" what a trunk
+  // names "mtp.fc.weight").
+  Checkpoint(const std::filesystem::path& directory, const std::vector<std::string>& files, std::string_view prefix);
 
   const std::map<std::string, CheckpointTensor, std::less<>>& tensors() const { return tensors_; }  // by canonical name
   const CheckpointTensor* find(std::string_view canonical) const;
@@ -39,6 +42,10 @@ class Checkpoint {
   std::size_t dropped() const { return dropped_; }  // tensors of vision towers
 
  private:
+  // The file of every tensor, by the name in the file.
+  std::map<std::string, std::string> open(const std::filesystem::path& directory, const std::vector<std::string>& files,
+                                          std::string_view prefix);
+
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, CheckpointTensor, std::less<>> tensors_;
   std::map<std::string, std::string> metadata_;

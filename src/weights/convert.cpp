@@ -183,7 +183,7 @@ class Run {
       std::vector<std::byte> bytes(read.values.size() * size_of(step.type));
       for (std::size_t i = 0; i < read.values.size(); ++i)
         store_float(bytes.data() + i * size_of(step.type), step.type, read.values[i]);
-      writer.write(step.item.name, 0, bytes);
+      writer.write(step.outputs.front().name, 0, bytes);
     }
     done_ += step.item.bytes;
     if (options_.progress) options_.progress(done_, decisions_.plan.bytes);
@@ -272,7 +272,7 @@ ConvertResult convert(const fs::path& source_path, const fs::path& target_path, 
   fs::path target = fs::absolute(target_path).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
   check_target(target);
-  const auto source = open_stored_model(source_path, options.gguf);
+  const auto source = open_stored_model(source_path, options.gguf, options.reading);
   const ConvertDecisions decisions = decide_convert(*source, options);
   check_cancelled(options);
   std::error_code failed;
@@ -282,10 +282,10 @@ ConvertResult convert(const fs::path& source_path, const fs::path& target_path, 
                 fmt::format("cannot create {}: {}", target.parent_path().string(), failed.message()));
   check_space(target.parent_path(), decisions.plan.bytes);
   TemporaryDirectory temporary(target);
-  Run run(*source, decisions, options,
-          {{"format", "mlx"},
-           {"outrider.layout", "mlx"},
-           {"outrider.source_sha256", hash_of(source->weight_files(), options)}});
+  std::map<std::string, std::string> metadata = source->written_metadata();
+  metadata["format"] = "mlx";
+  metadata["outrider.source_sha256"] = hash_of(source->weight_files(), options);
+  Run run(*source, decisions, options, std::move(metadata));
   run.write_weights(temporary.path());
   write_texts(*source, decisions, options, temporary.path());
   check_cancelled(options);

@@ -25,6 +25,7 @@ struct ConvertOptions {
   // over paths like model.layers.0.mlp.down_proj ('*' crosses dots); BITS 16 leaves the module as stored.
   std::vector<std::string> overrides;
   GgufImport gguf;
+  SourceOptions reading;  // of the source
   std::uint64_t max_shard_bytes = 5'000'000'000;
   // Further files by name (a GGUF's tokenizer.json and tokenizer_config.json, made by the text room).
   std::map<std::string, std::string> extra_files;

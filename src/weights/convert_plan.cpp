@@ -135,20 +135,18 @@ ConvertStep decide_tensor(const StoredModel::NamedShape& tensor, FloatType type)
   return step;
 }
 
-void refuse_unknown_families(const StoredModel& source) {
-  const auto it = source.config().find("model_type");
-  const std::string type = it != source.config().end() && it->is_string() ? it->get<std::string>() : "";
-  // Their layouts carry norms and convolutions that must be recorded when written (models.md 1.12).
-  if (type.starts_with("qwen3_5"))
-    throw file_error(source.path().string(),
-                     fmt::format("converting model_type {} is not available in this version", in_quotes(type)));
+void refuse_unreadable_head(const StoredModel& source) {
+  const CheckpointFacts* facts = source.facts();
+  if (facts != nullptr && facts->mtp.state == MtpState::ambiguous)
+    throw file_error(facts->mtp.place, fmt::format("the MTP head cannot be converted: {}", facts->mtp.detail),
+                     "record \"outrider.mtp_norms\" in outrider.json beside config.json, or say --mtp off");
 }
 
 }  // namespace
 
 ConvertDecisions decide_convert(const StoredModel& source, const ConvertOptions& options) {
   std::vector<Override> overrides = read_options(options);
-  refuse_unknown_families(source);
+  refuse_unreadable_head(source);
   ConvertDecisions out;
   std::uint64_t weights = 0;
   for (const StoredModel::NamedShape& tensor : source.tensors()) {
@@ -172,7 +170,10 @@ ConvertDecisions decide_convert(const StoredModel& source, const ConvertOptions&
       throw Error(ErrorKind::usage,
                   fmt::format("override pattern {} matches no module that could take it", in_quotes(rule.pattern)));
   for (ConvertStep& step : out.steps) {
-    for (const StoredTensor& t : step.outputs) step.item.bytes += t.bytes;
+    for (StoredTensor& t : step.outputs) {
+      step.item.bytes += t.bytes;
+      t.name = source.written_name(t.name);
+    }
     out.plan.tensors += step.outputs.size();
     out.plan.bytes += step.item.bytes;
     out.plan.items.push_back(step.item);
@@ -207,8 +208,9 @@ json converted_config(const StoredModel& source, const ConvertDecisions& decisio
   for (const ConvertStep& step : decisions.steps) {
     const Form form = form_of(step.item);
     if (step.item.bits == 0 || form == most) continue;
-    map[step.item.name] = parameters(form);
-    if (std::get<0>(form) == std::get<0>(most)) map[step.item.name].erase("mode");
+    json& entry = map[source.written_name(step.item.name)];
+    entry = parameters(form);
+    if (std::get<0>(form) == std::get<0>(most)) entry.erase("mode");
   }
   config["quantization"] = map;
   config["quantization_config"] = map;  // the second spelling other tools read
@@ -216,7 +218,7 @@ json converted_config(const StoredModel& source, const ConvertDecisions& decisio
 }
 
 ConvertPlan plan_convert(const std::filesystem::path& source, const ConvertOptions& options) {
-  return decide_convert(*open_stored_model(source, options.gguf), options).plan;
+  return decide_convert(*open_stored_model(source, options.gguf, options.reading), options).plan;
 }
 
 }  // namespace outrider

@@ -15,6 +15,8 @@
 #include "base/mapped_file.h"
 #include "base/memory.h"
 #include "kernels/packed_matrix.h"
+#include "weights/checkpoint_facts.h"
+#include "weights/sha256.h"
 
 namespace outrider {
 
@@ -71,13 +73,23 @@ class ModelSource {
   virtual void set_parallel_for(ParallelFor) {}
   // A float tensor [n] as f32 (norm weights, additive biases); finite, else Error (data).
   virtual AlignedBuffer load_vector(std::string_view tensor, std::int64_t n) = 0;
+  // A float tensor [n, k] as f32, row-major (the taps of a convolution); the same.
+  virtual AlignedBuffer load_table(std::string_view tensor, std::int64_t n, std::int64_t k) = 0;
   // Names neither loaded nor asked about by module()/load_*, sorted. The model refuses to load unless each is on the
   // family's drop list (models.md 1.5).
   virtual std::vector<std::string> unused_tensors() const = 0;
+
+  // What was decided about a checkpoint of a family with several layouts; null for the others. Every tensor above is
+  // already in the one form a graph reads: norms as they multiply, in_proj_{qkv,z,b,a} apart.
+  virtual const CheckpointFacts* facts() const { return nullptr; }
+  // Identity of a ready MTP head (models.md 4.5): SHA-256 over canonical name, dtype, shape and bytes of its tensors,
+  // how their norms are read, and the state of the trunk's files. Reads all of them. Programming error without a head.
+  virtual Sha256Digest mtp_identity() const;
 };
 
-// Opens a model directory or a .gguf file. Error (data) on every fault of models.md 1.4 to 1.7 and 1.11.
-std::unique_ptr<ModelSource> open_model_source(const std::filesystem::path& path);
+// Opens a model directory or a .gguf file. Error (data) on every fault of models.md 1.4 to 1.7, 1.11, 1.12 and 4.3;
+// `options` that do not apply to the model: Error (usage).
+std::unique_ptr<ModelSource> open_model_source(const std::filesystem::path& path, const SourceOptions& options = {});
 
 // MODEL of the command line: a directory, a .gguf file, an org/name in the local Hugging Face cache, or a substring
 // that matches exactly one model of the cache directories (serving.md 1.1). Ambiguity: Error (usage) listing

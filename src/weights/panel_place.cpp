@@ -48,13 +48,14 @@ std::vector<fs::path> panel_places(const fs::path& model, std::span<const Opened
   return places;
 }
 
-Fingerprint panel_fingerprint(std::span<const OpenedFile> files, const nlohmann::json& config) {
+Fingerprint panel_fingerprint(std::span<const OpenedFile> files, const nlohmann::json& config,
+                              std::string_view reading) {
   // Only packed weights are kept: f32 is the slow reference, five times as large, and no start of it is in a hurry.
   std::string text = fmt::format("outrider packed weights, layout {}\n", kPanelLayoutVersion);
   for (const OpenedFile& file : files)
     text += fmt::format("{} {} {} {} {}\n", in_quotes(file.path.filename().string()), file.identity.bytes,
                         file.identity.modified_ns, file.identity.changed_ns, file.identity.inode);
-  return sha256(text + config.dump());
+  return sha256(fmt::format("{}{}{}", text, config.dump(), reading));
 }
 
 bool unchanged(std::span<const OpenedFile> files) {

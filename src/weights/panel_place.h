@@ -18,8 +18,9 @@ namespace outrider {
 std::vector<std::filesystem::path> panel_places(const std::filesystem::path& model, std::span<const OpenedFile> files);
 
 // Changes whenever packing would give other bytes: names, sizes, times (ns) and inodes of the weight files,
-// config.json, and the layout version.
-Fingerprint panel_fingerprint(std::span<const OpenedFile> files, const nlohmann::json& config);
+// config.json, how they are read (StoredModel::reading), and the layout version.
+Fingerprint panel_fingerprint(std::span<const OpenedFile> files, const nlohmann::json& config,
+                              std::string_view reading = {});
 
 // Whether every file is still what it was when it was opened.
 bool unchanged(std::span<const OpenedFile> files);

@@ -35,7 +35,7 @@ PanelSource::PanelSource(std::unique_ptr<StoredModel> source, PanelUse use) : so
   if (use == PanelUse::off) return;
   files_ = source_->weight_files();
   places_ = panel_places(source_->path(), files_);
-  fingerprint_ = panel_fingerprint(files_, source_->config());
+  fingerprint_ = panel_fingerprint(files_, source_->config(), source_->reading());
   file_ = current_file(places_, fingerprint_);
 }
 
@@ -77,13 +77,22 @@ PackedWeight PanelSource::load_matrix(std::string_view path, std::int64_t n, std
 }
 
 AlignedBuffer PanelSource::load_vector(std::string_view tensor, std::int64_t n) {
-  if (use_ == PanelUse::off) return source_->load_vector(tensor, n);
+  return load_floats(tensor, n, [&] { return source_->load_vector(tensor, n); });
+}
+
+AlignedBuffer PanelSource::load_table(std::string_view tensor, std::int64_t n, std::int64_t k) {
+  return load_floats(tensor, n * k, [&] { return source_->load_table(tensor, n, k); });
+}
+
+AlignedBuffer PanelSource::load_floats(std::string_view tensor, std::int64_t count,
+                                       const std::function<AlignedBuffer()>& from_source) {
+  if (use_ == PanelUse::off) return from_source();
   check_data();
-  const PanelEntry* found = entry(tensor, PanelEntryKind::vector, n, -1);
+  const PanelEntry* found = entry(tensor, PanelEntryKind::vector, count, -1);
   if (found == nullptr) {
-    AlignedBuffer read = source_->load_vector(tensor, n);
+    AlignedBuffer read = from_source();
     PackedMatrix form;
-    form.n = n;
+    form.n = count;
     form.k = 1;
     note(From::source, tensor, PanelEntryKind::vector, form, read.data());
     return read;
@@ -151,8 +160,8 @@ std::optional<PanelJob> PanelSource::job() {
   return PanelJob{std::exchange(loaded_, {}), fingerprint_, files_, places_};
 }
 
-std::unique_ptr<PanelSource> open_panel_source(const fs::path& path, PanelUse use) {
-  return std::make_unique<PanelSource>(open_stored_model(path, GgufImport()), use);
+std::unique_ptr<PanelSource> open_panel_source(const fs::path& path, PanelUse use, const SourceOptions& options) {
+  return std::make_unique<PanelSource>(open_stored_model(path, GgufImport(), options), use);
 }
 
 }  // namespace outrider

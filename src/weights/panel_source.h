@@ -45,8 +45,11 @@ class PanelSource final : public ModelSource {
   ModuleInfo module(std::string_view path, std::int64_t n, std::int64_t k) const override;
   PackedWeight load_matrix(std::string_view path, std::int64_t n, std::int64_t k, Precision precision) override;
   AlignedBuffer load_vector(std::string_view tensor, std::int64_t n) override;
+  AlignedBuffer load_table(std::string_view tensor, std::int64_t n, std::int64_t k) override;
   void set_parallel_for(ParallelFor parallel) override;
   std::vector<std::string> unused_tensors() const override;
+  const CheckpointFacts* facts() const override { return source_->facts(); }
+  Sha256Digest mtp_identity() const override { return source_->mtp_identity(); }
 
   // The file in use; null: none.
   const PanelFile* file() const { return file_ ? &*file_ : nullptr; }
@@ -57,6 +60,8 @@ class PanelSource final : public ModelSource {
 
  private:
   const PanelEntry* entry(std::string_view name, PanelEntryKind kind, std::int64_t n, std::int64_t k) const;
+  AlignedBuffer load_floats(std::string_view tensor, std::int64_t count,
+                            const std::function<AlignedBuffer()>& from_source);
   void check_data();
   enum class From : std::uint8_t { file, source };
   void note(From from, std::string_view name, PanelEntryKind kind, const PackedMatrix& form, const std::byte* data);
@@ -77,7 +82,8 @@ class PanelSource final : public ModelSource {
 };
 
 // Opens a model as open_model_source() does.
-std::unique_ptr<PanelSource> open_panel_source(const std::filesystem::path& path, PanelUse use);
+std::unique_ptr<PanelSource> open_panel_source(const std::filesystem::path& path, PanelUse use,
+                                               const SourceOptions& options = {});
 
 // Writes the file of a job into the first place that takes it, on a thread of idle priority that this object owns;
 // where none does, one log line says why. The destructor raises the priority and waits at most kPatience, then gives up

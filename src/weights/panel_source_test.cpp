@@ -96,7 +96,7 @@ void expect_same(const Loaded& a, const Loaded& b) {
 bool start(const fs::path& model, PanelUse use = PanelUse::always, const std::function<bool()>& interrupted = {}) {
   const auto source = open_panel_source(model, use);
   const Loaded loaded = load(*source);
-  expect_same(loaded, load(*open_stored_model(model, {})));
+  expect_same(loaded, load(*open_stored_model(model, {}, {})));
   if (auto job = source->job()) PanelWriting(std::move(*job), interrupted);
   return source->all_from_file();
 }
@@ -116,7 +116,7 @@ TEST_F(PanelSourceTest, AnswersForModulesAsTheSourceDoes) {
     write_model(type);
     start(gguf());
     const auto panels = open_panel_source(gguf(), PanelUse::always);
-    const auto source = open_stored_model(gguf(), {});
+    const auto source = open_stored_model(gguf(), {}, {});
     ASSERT_NE(panels->file(), nullptr);
     EXPECT_EQ(panels->unused_tensors(), source->unused_tensors());
     for (const std::string& path : modules()) {
@@ -262,7 +262,7 @@ TEST_F(PanelSourceTest, GivesUpWhenInterrupted) {
 TEST_F(PanelSourceTest, KeepsNothingOfTheReferencePrecision) {
   start(gguf());
   const auto source = open_panel_source(gguf(), PanelUse::always);
-  const auto stored = open_stored_model(gguf(), {});
+  const auto stored = open_stored_model(gguf(), {}, {});
   const PackedWeight a = source->load_matrix(modules()[1], -1, -1, Precision::f32),
                      b = stored->load_matrix(modules()[1], -1, -1, Precision::f32);
   ASSERT_EQ(a.view.scale_type, FloatType::f32);

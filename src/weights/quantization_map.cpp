@@ -70,11 +70,13 @@ QuantizationParameters default_parameters(QuantizationMode mode) {
   return {};
 }
 
-QuantizationMap QuantizationMap::from_config(const json& config, std::string_view origin) {
+QuantizationMap QuantizationMap::from_config(const json& config, std::string_view origin, std::string_view prefix) {
   QuantizationMap map;
   map.origin_ = origin;
   const ConfigReader reader(config, map.origin_);
   if (reader.flag("quantize_activations", false)) throw reader.refuse("quantize_activations", "false");
+  if (reader.has("mtplx_mtp_quantization"))
+    map.head_defaults_ = read_parameters(reader.object("mtplx_mtp_quantization"), std::nullopt);
   const json* object = map_in(config, origin);
   const auto text = config.find("text_config");
   if (object == nullptr && text != config.end() && text->is_object()) object = map_in(*text, origin);
@@ -94,7 +96,8 @@ QuantizationMap QuantizationMap::from_config(const json& config, std::string_vie
     std::optional<QuantizationParameters> parameters;
     if (value.is_object()) parameters = read_parameters(top.object(key), map.defaults_);
     if (value.is_boolean() && value.get<bool>()) parameters = map.defaults_;
-    const std::string path = canonical_module(key);
+    std::string path = canonical_module(key);
+    if (!path.starts_with(prefix)) path.insert(0, prefix);
     if (!map.overrides_.emplace(path, parameters).second)
       throw file_error(origin, fmt::format("quantization names module {} twice", in_quotes(path)));
   }
@@ -108,6 +111,7 @@ QuantizationParameters QuantizationMap::parameters(std::string_view path) const 
     throw file_error(origin_,
                      fmt::format("quantization says false for {}, but the file holds its scales", in_quotes(path)));
   }
+  if (head_defaults_ && path.starts_with("mtp.")) return *head_defaults_;
   if (!defaults_)
     throw file_error(origin_,
                      fmt::format("no quantization parameters, but the file holds scales of {}", in_quotes(path)),

@@ -27,8 +27,10 @@ QuantizationParameters default_parameters(QuantizationMode mode);
 class QuantizationMap {
  public:
   // Reads "quantization", else "quantization_config" without quant_method, in the root or in text_config. Override keys
-  // are made canonical (checkpoint.h). A quant_method (FP8, AWQ, GPTQ, ...) and quantize_activations: Error (data).
-  static QuantizationMap from_config(const nlohmann::json& config, std::string_view origin);
+  // are made canonical (checkpoint.h) and get `prefix` where they lack it, as the tensors of a side-car do. A
+  // quant_method (FP8, AWQ, GPTQ, ...) and quantize_activations: Error (data).
+  static QuantizationMap from_config(const nlohmann::json& config, std::string_view origin,
+                                     std::string_view prefix = {});
 
   // How a module that has .scales is stored. Error (data) naming the path when the map says false or does not exist.
   QuantizationParameters parameters(std::string_view path) const;
@@ -39,6 +41,7 @@ class QuantizationMap {
  private:
   std::string origin_;
   std::optional<QuantizationParameters> defaults_;
+  std::optional<QuantizationParameters> head_defaults_;  // "mtplx_mtp_quantization": of modules named mtp.*
   std::map<std::string, std::optional<QuantizationParameters>> overrides_;  // nullopt: false
 };
 

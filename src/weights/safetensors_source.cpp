@@ -1,4 +1,5 @@
-// A model directory in HF or MLX layout as a ModelSource.
+#include "weights/safetensors_source.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -6,12 +7,12 @@
 #include <optional>
 
 #include "base/log.h"
-#include "weights/checkpoint.h"
 #include "weights/file_error.h"
 #include "weights/json_strict.h"
 #include "weights/quantization_map.h"
 #include "weights/quantized.h"
-#include "weights/stored_model.h"
+#include "weights/qwen3_5_layout.h"
+#include "weights/qwen3_5_source.h"
 
 namespace outrider {
 namespace {
@@ -66,21 +67,49 @@ std::function<void(std::int64_t, std::int64_t)> drop_rows(std::vector<Checkpoint
   };
 }
 
-class SafetensorsModel final : public StoredModel {
+// The config of a directory; a wrong directory is named by its missing config before its weights are opened.
+nlohmann::json read_config(const fs::path& directory) {
+  const fs::path file = directory / "config.json";
+  nlohmann::json config = read_json_file(file);
+  if (!config.is_object()) throw file_error(file.string(), fmt::format("is {}, not a JSON object", config.type_name()));
+  return config;
+}
+
+// generation_config.json, or null where there is none or it is malformed.
+nlohmann::json read_generation_config(const fs::path& directory) {
+  const fs::path file = directory / "generation_config.json";
+  std::error_code failed;
+  if (!fs::exists(file, failed)) return nullptr;
+  try {
+    nlohmann::json generation = read_json_file(file);
+    if (!generation.is_object()) throw file_error(file.string(), "is not a JSON object");
+    return generation;
+  } catch (const Error& error) {
+    log(LogLevel::warning, "{}; ignored", error.what());
+    return nullptr;
+  }
+}
+
+class FileModel final : public SafetensorsModel {
  public:
-  explicit SafetensorsModel(const fs::path& directory)
-      : StoredModel(directory),
-        checkpoint_((read_configs(), directory)),
-        map_(QuantizationMap::from_config(config_, config_path())) {
+  FileModel(const fs::path& path, nlohmann::json config, nlohmann::json generation, Checkpoint checkpoint,
+            QuantizationMap map)
+      : SafetensorsModel(path, std::move(checkpoint)), map_(std::move(map)) {
+    config_ = std::move(config);
+    generation_config_ = std::move(generation);
     for (const auto& [name, tensor] : checkpoint_.tensors())
       for (const Foreign& foreign : kForeign)
         if (name.ends_with(foreign.suffix))
-          throw tensor_error(directory.string(), name,
+          throw tensor_error(path_.string(), name,
                              fmt::format("is of the {} encoding, not available in this version", foreign.name),
                              "take the float (bf16) checkpoint or an MLX or GGUF copy of this model");
+  }
+
+  // One log line for each override whose module is not quantized.
+  void note_idle_overrides() const {
     for (const auto& [path, parameters] : map_.overrides())
       if (parameters && checkpoint_.find(path + ".scales") == nullptr)
-        log(LogLevel::info, "{}: quantization override for {} ignored: it has no scales", directory.string(),
+        log(LogLevel::info, "{}: quantization override for {} ignored: it has no scales", path_.string(),
             in_quotes(path));
   }
 
@@ -96,9 +125,6 @@ class SafetensorsModel final : public StoredModel {
   Values values(std::string_view tensor) const override;
 
  private:
-  std::string config_path() const { return (path_ / "config.json").string(); }
-  // Runs before the weights are opened, so that a wrong directory is named by its missing config.
-  void read_configs();
   const CheckpointTensor& matrix(const std::string& name) const;
   MatrixRows affine_rows(const std::string& path, const CheckpointTensor& weight, QuantizationParameters parameters,
                          std::int64_t k) const;
@@ -109,27 +135,10 @@ class SafetensorsModel final : public StoredModel {
   std::optional<float> global_scale(const std::string& path, Fp4Mode mode) const;
   MatrixRows dense_rows(const CheckpointTensor& weight, FloatType type) const;
 
-  Checkpoint checkpoint_;
   QuantizationMap map_;
 };
 
-void SafetensorsModel::read_configs() {
-  config_ = read_json_file(path_ / "config.json");
-  if (!config_.is_object())
-    throw file_error(config_path(), fmt::format("is {}, not a JSON object", config_.type_name()));
-  const fs::path generation = path_ / "generation_config.json";
-  std::error_code failed;
-  if (!fs::exists(generation, failed)) return;
-  try {
-    generation_config_ = read_json_file(generation);
-    if (!generation_config_.is_object()) throw file_error(generation.string(), "is not a JSON object");
-  } catch (const Error& error) {
-    log(LogLevel::warning, "{}; ignored", error.what());
-    generation_config_ = nullptr;
-  }
-}
-
-const CheckpointTensor& SafetensorsModel::matrix(const std::string& name) const {
+const CheckpointTensor& FileModel::matrix(const std::string& name) const {
   const CheckpointTensor* found = checkpoint_.find(name);
   if (found == nullptr) throw missing(name);
   if (found->tensor->shape.size() != 2)
@@ -137,7 +146,7 @@ const CheckpointTensor& SafetensorsModel::matrix(const std::string& name) const 
   return *found;
 }
 
-MatrixRows SafetensorsModel::rows(std::string_view path, std::int64_t k) const {
+MatrixRows FileModel::rows(std::string_view path, std::int64_t k) const {
   const std::string module(path);
   const CheckpointTensor& weight = matrix(module + ".weight");
   const Dtype dtype = weight.tensor->dtype;
@@ -173,8 +182,8 @@ MatrixRows SafetensorsModel::rows(std::string_view path, std::int64_t k) const {
   return out;
 }
 
-MatrixRows SafetensorsModel::affine_rows(const std::string& path, const CheckpointTensor& weight,
-                                         QuantizationParameters parameters, std::int64_t k) const {
+MatrixRows FileModel::affine_rows(const std::string& path, const CheckpointTensor& weight,
+                                  QuantizationParameters parameters, std::int64_t k) const {
   const CheckpointTensor& scales = matrix(path + ".scales");
   const CheckpointTensor& biases = matrix(path + ".biases");
   const auto type = float_type(scales.tensor->dtype);
@@ -214,8 +223,8 @@ MatrixRows SafetensorsModel::affine_rows(const std::string& path, const Checkpoi
 }
 
 // The scale bytes of an fp mode, checked against the codes of `bits` bits.
-const CheckpointTensor& SafetensorsModel::scale_bytes(const std::string& path, std::string_view mode,
-                                                      const CheckpointTensor& weight, int bits, int group) const {
+const CheckpointTensor& FileModel::scale_bytes(const std::string& path, std::string_view mode,
+                                               const CheckpointTensor& weight, int bits, int group) const {
   const CheckpointTensor& scales = matrix(path + ".scales");
   const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1] * (32 / bits);
   if (scales.tensor->dtype != Dtype::U8 || scales.tensor->shape != std::vector<std::int64_t>{n, k / group} ||
@@ -228,7 +237,7 @@ const CheckpointTensor& SafetensorsModel::scale_bytes(const std::string& path, s
   return scales;
 }
 
-std::optional<float> SafetensorsModel::global_scale(const std::string& path, Fp4Mode mode) const {
+std::optional<float> FileModel::global_scale(const std::string& path, Fp4Mode mode) const {
   const std::string name = path + ".global_scale";
   if (mode != Fp4Mode::nvfp4 || checkpoint_.find(name) == nullptr) return std::nullopt;
   const Values read = values(name);
@@ -240,7 +249,7 @@ std::optional<float> SafetensorsModel::global_scale(const std::string& path, Fp4
   return read.values[0];
 }
 
-MatrixRows SafetensorsModel::fp4_rows(const std::string& path, const CheckpointTensor& weight, Fp4Mode mode) const {
+MatrixRows FileModel::fp4_rows(const std::string& path, const CheckpointTensor& weight, Fp4Mode mode) const {
   const CheckpointTensor& scales = scale_bytes(path, name_of(mode), weight, 4, group_of(mode));
   E2m1Matrix memory{{mode, global_scale(path, mode)}, weight.tensor->shape[0], weight.tensor->shape[1] * 8};
   memory.weight = weight.file->bytes(*weight.tensor).data();
@@ -262,7 +271,7 @@ MatrixRows SafetensorsModel::fp4_rows(const std::string& path, const CheckpointT
 
 // mxfp8 runs as dense (numerics.md 2). e4m3 * 2^e has 4 significant bits and is at least 2^(e-9), so bf16 holds every
 // value of a group whose scale is at least 2^(-126+9); a matrix with a smaller scale is kept in f32.
-MatrixRows SafetensorsModel::mxfp8_rows(const std::string& path, const CheckpointTensor& weight) const {
+MatrixRows FileModel::mxfp8_rows(const std::string& path, const CheckpointTensor& weight) const {
   const CheckpointTensor& scales = scale_bytes(path, "mxfp8", weight, 8, kMxfp8Group);
   const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1] * 4;
   constexpr std::uint8_t kLeastOfBf16 = 127 - 126 + 9;
@@ -286,14 +295,14 @@ MatrixRows SafetensorsModel::mxfp8_rows(const std::string& path, const Checkpoin
   return out;
 }
 
-MatrixRows SafetensorsModel::dense_rows(const CheckpointTensor& weight, FloatType type) const {
+MatrixRows FileModel::dense_rows(const CheckpointTensor& weight, FloatType type) const {
   const std::int64_t n = weight.tensor->shape[0], k = weight.tensor->shape[1];
   MatrixRows out = rows_of(DenseMatrix{type, n, k, weight.file->bytes(*weight.tensor).data()});
   out.drop = drop_rows({weight}, n);
   return out;
 }
 
-StoredModel::Values SafetensorsModel::values(std::string_view tensor) const {
+StoredModel::Values FileModel::values(std::string_view tensor) const {
   const CheckpointTensor* found = checkpoint_.find(tensor);
   if (found == nullptr) throw missing(tensor);
   const auto type = float_type(found->tensor->dtype);
@@ -310,8 +319,29 @@ StoredModel::Values SafetensorsModel::values(std::string_view tensor) const {
 
 }  // namespace
 
-std::unique_ptr<StoredModel> open_safetensors_model(const fs::path& directory) {
-  return std::make_unique<SafetensorsModel>(directory);
+std::unique_ptr<SafetensorsModel> open_raw_directory(const fs::path& directory) {
+  nlohmann::json config = read_config(directory);
+  nlohmann::json generation = read_generation_config(directory);
+  const std::string origin = (directory / "config.json").string();
+  Checkpoint checkpoint(directory);
+  QuantizationMap map = QuantizationMap::from_config(config, origin);
+  auto model = std::make_unique<FileModel>(directory, std::move(config), std::move(generation), std::move(checkpoint),
+                                           std::move(map));
+  model->note_idle_overrides();
+  return model;
+}
+
+std::unique_ptr<SafetensorsModel> open_side_car(const fs::path& directory, const std::vector<std::string>& files,
+                                                const nlohmann::json& config, const std::string& origin,
+                                                std::string_view prefix) {
+  return std::make_unique<FileModel>(directory, config, nullptr, Checkpoint(directory, files, prefix),
+                                     QuantizationMap::from_config(config, origin, prefix));
+}
+
+std::unique_ptr<StoredModel> open_safetensors_model(const fs::path& directory, const SourceOptions& options) {
+  auto model = open_raw_directory(directory);
+  if (is_qwen3_5(model->config())) return read_as_qwen3_5(std::move(model), options);
+  return model;
 }
 
 }  // namespace outrider

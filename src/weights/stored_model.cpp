@@ -38,11 +38,19 @@ PackedWeight StoredModel::load_matrix(std::string_view path, std::int64_t n, std
   return pack(checked_rows(path, n, k), precision, parallel_);
 }
 
-AlignedBuffer StoredModel::load_vector(std::string_view tensor, std::int64_t n) {
-  const Values read = values(tensor);
-  if (read.shape != std::vector<std::int64_t>{n})
+AlignedBuffer StoredModel::load_vector(std::string_view tensor, std::int64_t n) { return load_floats(tensor, {n}); }
+
+AlignedBuffer StoredModel::load_table(std::string_view tensor, std::int64_t n, std::int64_t k) {
+  return load_floats(tensor, {n, k});
+}
+
+AlignedBuffer StoredModel::load_floats(std::string_view tensor, std::vector<std::int64_t> shape) {
+  Values read = values(tensor);
+  // MLX stores the taps of a convolution as [n, k, 1].
+  if (shape.size() == 2 && read.shape.size() == 3 && read.shape.back() == 1) read.shape.pop_back();
+  if (read.shape != shape)
     throw tensor_error(path_.string(), tensor,
-                       fmt::format("is {}, the config implies [{}]", shape_text(read.shape), n));
+                       fmt::format("is {}, the config implies {}", shape_text(read.shape), shape_text(shape)));
   for (std::size_t i = 0; i < read.values.size(); ++i)
     if (!std::isfinite(read.values[i]))
       throw tensor_error(path_.string(), tensor, fmt::format("value {} is {} (accepted: finite)", i, read.values[i]));
@@ -60,18 +68,32 @@ std::vector<std::string> StoredModel::unused_tensors() const {
   return unused;
 }
 
-std::unique_ptr<StoredModel> open_stored_model(const fs::path& path, const GgufImport& import) {
+Sha256Digest ModelSource::mtp_identity() const { OUTRIDER_CHECK(false, "{} has no MTP head", path().string()); }
+
+std::unique_ptr<StoredModel> open_stored_model(const fs::path& path, const GgufImport& import,
+                                               const SourceOptions& options) {
   std::error_code failed;
-  if (fs::is_directory(path, failed)) return open_safetensors_model(path);
   if (!fs::exists(path, failed))
     throw Error(ErrorKind::data, fmt::format("{} does not exist", path.string()),
                 "a model is a directory or a .gguf file");
-  if (path.extension() == ".safetensors")
+  const bool is_directory = fs::is_directory(path, failed);
+  if (!is_directory && path.extension() == ".safetensors")
     throw file_error(path.string(), "is one weight file, a model needs its config.json too",
                      "give the directory that holds it");
-  return open_gguf_model(path, import);
+  auto model = is_directory ? open_safetensors_model(path, options) : open_gguf_model(path, import);
+  if (model->facts() != nullptr) return model;
+  // Families of one layout and without a head of their own.
+  if (options.layout)
+    throw Error(ErrorKind::usage,
+                fmt::format("--layout {} is given, {} has one layout only", name_of(*options.layout), path.string()),
+                "leave --layout out");
+  if (options.mtp == MtpUse::on)
+    throw file_error(path.string(), "is of a family without an MTP head, one was asked for", "leave --mtp out");
+  return model;
 }
 
-std::unique_ptr<ModelSource> open_model_source(const fs::path& path) { return open_stored_model(path, GgufImport()); }
+std::unique_ptr<ModelSource> open_model_source(const fs::path& path, const SourceOptions& options) {
+  return open_stored_model(path, GgufImport(), options);
+}
 
 }  // namespace outrider

@@ -2,6 +2,7 @@
 // this room only; convert.cpp reads its rows.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,7 @@ class StoredModel : public ModelSource {
   ModuleInfo module(std::string_view path, std::int64_t n, std::int64_t k) const override;
   PackedWeight load_matrix(std::string_view path, std::int64_t n, std::int64_t k, Precision precision) override;
   AlignedBuffer load_vector(std::string_view tensor, std::int64_t n) override;
+  AlignedBuffer load_table(std::string_view tensor, std::int64_t n, std::int64_t k) override;
   void set_parallel_for(ParallelFor parallel) override { parallel_ = std::move(parallel); }
   std::vector<std::string> unused_tensors() const override;
 
@@ -46,6 +48,12 @@ class StoredModel : public ModelSource {
   // The files the tensors come from, in name order, as they were when they were opened.
   virtual std::vector<OpenedFile> weight_files() const = 0;
 
+  // What was decided about the files beyond their bytes, as one line; a change of it changes what load_*() returns.
+  virtual std::string reading() const { return {}; }
+  // The name a tensor has in the files of a conversion, and what their metadata says beside format and source.
+  virtual std::string written_name(const std::string& tensor) const { return tensor; }
+  virtual std::map<std::string, std::string> written_metadata() const { return {{"outrider.layout", "mlx"}}; }
+
  protected:
   StoredModel(std::filesystem::path path) : path_(std::move(path)) {}
   Error missing(std::string_view tensor) const;
@@ -56,6 +64,7 @@ class StoredModel : public ModelSource {
 
  private:
   void mark_used(std::string_view tensor) const;
+  AlignedBuffer load_floats(std::string_view tensor, std::vector<std::int64_t> shape);
   MatrixRows checked_rows(std::string_view path, std::int64_t n, std::int64_t k) const;
 
   ParallelFor parallel_;
@@ -63,8 +72,10 @@ class StoredModel : public ModelSource {
   mutable std::set<std::string, std::less<>> used_;
 };
 
-std::unique_ptr<StoredModel> open_stored_model(const std::filesystem::path& path, const GgufImport& import);
-std::unique_ptr<StoredModel> open_safetensors_model(const std::filesystem::path& directory);
+std::unique_ptr<StoredModel> open_stored_model(const std::filesystem::path& path, const GgufImport& import,
+                                               const SourceOptions& options);
+std::unique_ptr<StoredModel> open_safetensors_model(const std::filesystem::path& directory,
+                                                    const SourceOptions& options);
 std::unique_ptr<StoredModel> open_gguf_model(const std::filesystem::path& file, const GgufImport& import);
 
 }  // namespace outrider
