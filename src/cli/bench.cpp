@@ -92,7 +92,7 @@ class BenchVerb : public Verb {
     }
     if (suites_ == std::vector<std::string>{"kernels"}) return;
     options_ = load_options(global, model_.empty() ? kDefaultModel : model_);
-    source_ = open_model_source(resolve_model(options_.model));
+    source_ = open_model_source(resolve_model(options_.model), options_.reading);
     plan_ = plan_model(*source_, options_.precision);
     prepare_cases();
     std::vector<StepShape> shapes = step_shapes();

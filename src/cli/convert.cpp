@@ -9,6 +9,7 @@
 #include "base/worker_pool.h"
 #include "cli/interrupts.h"
 #include "cli/option_values.h"
+#include "cli/reading_flags.h"
 #include "cli/verb.h"
 #include "engine/model_text_source.h"
 
@@ -49,7 +50,9 @@ class ConvertVerb : public Verb {
         ->check(CLI::IsMember({"exact", "f16"}));
     verb->add_option("--requantize-bits", requantize_bits_, "Q2_K and Q3_K become 4 or 8 bit (8)")
         ->check(CLI::IsMember({"4", "8"}));
+    verb->add_option("--mtp-side-car", mtp_side_car_, "a directory to make for the MTP head alone (it stays inside)");
     verb->add_flag("--dry-run", dry_run_, "say what would be written, write nothing");
+    reading_.define(*verb);
     return verb;
   }
 
@@ -59,6 +62,8 @@ class ConvertVerb : public Verb {
     if (q_bits_ || quantize_) options.q_bits = static_cast<int>(q_bits_.value_or(4));
     options.q_group_size = q_group_size_;
     options.overrides = overrides_;
+    options.reading = reading_.options();
+    options.mtp_side_car = mtp_side_car_;
     options.gguf.scales = scales_ == "f16" ? ScaleStorage::f16 : ScaleStorage::exact;
     options.gguf.requantize_bits = requantize_bits_;
     warn_of_idle_flags();
@@ -162,11 +167,12 @@ class ConvertVerb : public Verb {
     return 0;
   }
 
-  std::string source_, target_ = "mlx_model", q_mode_ = "affine", scales_ = "exact";
+  std::string source_, mtp_side_car_, target_ = "mlx_model", q_mode_ = "affine", scales_ = "exact";
   bool quantize_ = false, dry_run_ = false;
   std::optional<std::int64_t> q_bits_;
   int q_group_size_ = 64, requantize_bits_ = 8;
   std::vector<std::string> overrides_;
+  ReadingFlags reading_;
   CLI::Option *group_option_ = nullptr, *mode_option_ = nullptr;
 };
 

@@ -1,5 +1,6 @@
 // outrider fit MODEL: the memory contract as a table.
 #include "cli/option_values.h"
+#include "cli/reading_flags.h"
 #include "cli/verb.h"
 #include "engine/speed.h"
 
@@ -14,12 +15,14 @@ class FitVerb : public Verb {
     add_whole(*verb, "--ctx", context_tokens_, "context to plan (the model's, or what fits)", kFromOne);
     add_whole(*verb, "--rows", rows_, "rows at that context (1)", kFromOne);
     verb->add_option("--precision", precision_, "packed or f32 (packed)");
+    reading_.define(*verb);
     return verb;
   }
 
   int run(const GlobalOptions& global) override {
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
+    options.reading = reading_.options();
     options.context_tokens = context_tokens_;
     options.planned_rows = rows_;
     options.max_rows = rows_;
@@ -88,6 +91,7 @@ class FitVerb : public Verb {
   }
 
   std::string model_, precision_ = "packed";
+  ReadingFlags reading_;
   std::int64_t context_tokens_ = 0, rows_ = 1;
 };
 

@@ -3,6 +3,7 @@
 
 #include "cli/interrupts.h"
 #include "cli/option_values.h"
+#include "cli/reading_flags.h"
 #include "cli/verb.h"
 #include "weights/safetensors_writer.h"
 
@@ -18,6 +19,8 @@ class LogitsVerb : public Verb {
     verb->add_option("--out", out_, "the safetensors file to write: logits [T,V] f32");
     verb->add_flag("--hidden", hidden_, "write hidden_pre_norm [T,E] f32 too");
     verb->add_option("--precision", precision_, "packed or f32 (packed)");
+    verb->add_flag("--mtp", mtp_, "write mtp1_hidden [T-1,E] and mtp1_logits [T-1,V] f32 of the MTP head too");
+    reading_.define_without_mtp(*verb);
     add_whole(*verb, "--prefill-step-size", prefill_step_, "most tokens of one step (512)", kFromOne);
     return verb;
   }
@@ -32,38 +35,51 @@ class LogitsVerb : public Verb {
     const auto tokens = static_cast<std::int64_t>(request.ids.size());
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
+    options.reading = reading_.options();
+    options.reading.mtp = mtp_ ? MtpUse::on : MtpUse::off;
+    options.draft_tokens = 0;
     options.max_rows = 1;
     options.head_rows = 64;
     options.context_tokens = tokens;
     options.prefill_step_tokens = prefill_step_;
     const auto engine = Engine::load(options);
-    write(*engine, std::move(request), tokens);
-    const std::int64_t vocab = engine->facts().vocab, width = engine->facts().width;
-    if (global.form != OutputForm::human) {
-      nlohmann::ordered_json tensors = {{"logits", {tokens, vocab}}};
-      if (hidden_) tensors["hidden_pre_norm"] = {tokens, width};
-      write_json({{"out", out_}, {"tensors", std::move(tensors)}});
-    } else {
-      write_stdout(fmt::format("{}: logits [{}, {}]{}\n", out_, tokens, vocab,
-                               hidden_ ? fmt::format(", hidden_pre_norm [{}, {}]", tokens, width) : std::string()));
+    if (mtp_ && tokens < 2)
+      throw Error(ErrorKind::usage, "--mtp needs at least 2 ids, 1 is given", "row p pairs token p+1 with hidden p");
+    std::vector<StoredTensor> tensors = outputs(*engine, tokens);
+    nlohmann::ordered_json shapes;
+    std::string line;
+    for (const StoredTensor& tensor : tensors) {
+      shapes[tensor.name] = tensor.shape;
+      line += fmt::format("{}{} [{}, {}]", line.empty() ? "" : ", ", tensor.name, tensor.shape[0], tensor.shape[1]);
     }
+    write(*engine, std::move(request), std::move(tensors));
+    if (global.form != OutputForm::human)
+      write_json({{"out", out_}, {"tensors", std::move(shapes)}});
+    else
+      write_stdout(fmt::format("{}: {}\n", out_, line));
     return 0;
   }
 
  private:
-  void write(Engine& engine, Request request, std::int64_t tokens) const {
+  std::vector<StoredTensor> outputs(const Engine& engine, std::int64_t tokens) const {
+    const std::int64_t vocab = engine.facts().vocab, width = engine.facts().width;
+    std::vector<StoredTensor> tensors;
+    const auto add = [&](const char* name, std::int64_t rows, std::int64_t columns) {
+      tensors.push_back({name, Dtype::F32, {rows, columns}, 0, 0});
+    };
+    add("logits", tokens, vocab);
+    if (hidden_) add("hidden_pre_norm", tokens, width);
+    if (mtp_) add("mtp1_hidden", tokens - 1, width);
+    if (mtp_) add("mtp1_logits", tokens - 1, vocab);
+    return tensors;
+  }
+
+  void write(Engine& engine, Request request, std::vector<StoredTensor> tensors) const {
+    const std::vector<std::int32_t> ids = request.ids;
     const auto id = engine.submit(std::move(request));
     if (!id) throw error_from(id.error());
-    std::vector<StoredTensor> tensors(1);
-    tensors[0].name = "logits";
-    tensors[0].dtype = Dtype::F32;
-    tensors[0].shape = {tokens, engine.facts().vocab};
-    if (hidden_) {
-      tensors.push_back(tensors[0]);
-      tensors[1].name = "hidden_pre_norm";
-      tensors[1].shape = {tokens, engine.facts().width};
-    }
     SafetensorsWriter writer(out_, std::move(tensors), {});
+    std::vector<float> hiddens;  // of all positions, for the head
     std::optional<Refusal> failure;
     const auto put = [&](std::string_view name, std::int64_t position, std::int64_t width,
                          std::span<const float> values) {
@@ -76,17 +92,24 @@ class LogitsVerb : public Verb {
         if (event.kind == Event::Kind::prompt) {
           put("logits", event.position, engine.facts().vocab, event.logits);
           if (hidden_) put("hidden_pre_norm", event.position, engine.facts().width, event.hidden);
+          if (mtp_) hiddens.insert(hiddens.end(), event.hidden.begin(), event.hidden.end());
         }
         if (event.error) failure = event.error;
       });
     }
     if (failure) throw error_from(*failure);
+    if (mtp_)
+      engine.score_drafts(ids, hiddens, [&](const Engine::DraftRowsEvent& rows) {
+        put("mtp1_hidden", rows.position, engine.facts().width, rows.hidden);
+        put("mtp1_logits", rows.position, engine.facts().vocab, rows.logits);
+      });
     writer.commit();
   }
 
   std::string model_, ids_, out_, precision_ = "packed";
   std::int64_t prefill_step_ = 512;
-  bool hidden_ = false;
+  bool hidden_ = false, mtp_ = false;
+  ReadingFlags reading_;
   CLI::Option* ids_option_ = nullptr;
 };
 

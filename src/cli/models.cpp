@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "cli/reading_flags.h"
 #include "cli/verb.h"
 #include "weights/local_models.h"
 #include "weights/panel_source.h"
@@ -19,6 +20,7 @@ class ModelsVerb : public Verb {
     list_->add_flag("--paths", paths_, "their paths too");
     info_ = verb->add_subcommand("info", "parameters, bytes per kind, context, memory per token");
     info_->add_option("model,--model", model_, "directory, .gguf file, or local model");
+    reading_.define(*info_);
     // Their arguments are taken as they come: the answer is the same for all of them.
     for (const char* name : {"get", "rm"})
       verb->add_subcommand(name, "not available in this version")->prefix_command();
@@ -55,7 +57,7 @@ class ModelsVerb : public Verb {
 
   int info(const GlobalOptions& global) const {
     const auto path = resolve_model(required_model(model_));
-    const auto source = open_panel_source(path, PanelUse::automatic);
+    const auto source = open_panel_source(path, PanelUse::automatic, reading_.options());
     const ModelPlan plan = plan_model(*source, Precision::packed);
     if (global.form == OutputForm::human)
       write_stdout(info_table(path, *source, plan));
@@ -74,6 +76,8 @@ class ModelsVerb : public Verb {
             {"bytes", std::move(bytes)},
             {"context_tokens", model.context_tokens},
             {"kv_bytes_per_token", model.kv.token_bytes()},
+            {"recurrent_bytes_per_row", model.recurrent.slot_bytes()},
+            {"checkpoint", checkpoint_document(source.facts())},
             {"path", path.string()},
             {"stored_bytes", source.stored_bytes()},
             {"packed_bytes", plan.weight_bytes},
@@ -82,6 +86,37 @@ class ModelsVerb : public Verb {
             {"layers", model.layers},
             {"width", model.width},
             {"vocab", model.vocab}};
+  }
+
+  // What is known of a head, and why it is not used where it is not (models.md 4.6).
+  static std::string head_line(const MtpFacts& head) {
+    switch (head.state) {
+      case HeadState::absent:
+        return "none (looked for " + head.detail + ")";
+      case HeadState::ready:
+        return fmt::format("ready, in {}, hidden {} by {}", head.place, name_of(head.tap), head.tap_origin);
+      case HeadState::ambiguous:
+        return fmt::format("not used, in {}: {}", head.place, head.detail);
+      case HeadState::off:
+        return fmt::format("off, in {}", head.place);
+    }
+    OUTRIDER_CHECK(false, "head state {}", static_cast<int>(head.state));
+  }
+
+  static nlohmann::ordered_json checkpoint_document(const CheckpointFacts* facts) {
+    if (facts == nullptr) return nullptr;
+    nlohmann::ordered_json head = {{"state", name_of(facts->mtp.state)}};
+    if (!facts->mtp.place.empty()) head["place"] = facts->mtp.place;
+    if (!facts->mtp.detail.empty()) head["detail"] = facts->mtp.detail;
+    if (facts->mtp.state == HeadState::ready) {
+      head["hidden_tap"] = name_of(facts->mtp.tap);
+      head["hidden_tap_origin"] = facts->mtp.tap_origin;
+    }
+    return {{"layout", name_of(facts->layout)},
+            {"layout_origin", facts->layout_origin},
+            {"norms", name_of(facts->norms)},
+            {"l2_eps", name_of(facts->l2_eps)},
+            {"mtp", std::move(head)}};
   }
 
   static std::string info_table(const std::filesystem::path& path, const PanelSource& source, const ModelPlan& plan) {
@@ -101,11 +136,20 @@ class ModelsVerb : public Verb {
     row("panel file", source.file() != nullptr ? source.file()->path().string() : std::string("none"));
     row("context", fmt::format("{} tokens", model.context_tokens));
     row("KV per token", fmt::format("{} bytes", model.kv.token_bytes()));
+    if (model.recurrent.layers > 0)
+      row("state per row", fmt::format("{} bytes ({}), and as much per verified position", model.recurrent.slot_bytes(),
+                                       human_bytes(model.recurrent.slot_bytes())));
+    if (const CheckpointFacts* facts = source.facts()) {
+      row("layout", fmt::format("{} by {}, norms {}, l2 epsilon {}", name_of(facts->layout), facts->layout_origin,
+                                name_of(facts->norms), name_of(facts->l2_eps)));
+      row("MTP head", head_line(facts->mtp));
+    }
     return out;
   }
 
   std::string model_;
   bool paths_ = false;
+  ReadingFlags reading_;
   CLI::App *list_ = nullptr, *info_ = nullptr;
 };
 

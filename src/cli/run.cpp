@@ -7,6 +7,7 @@
 #include "cli/generation_flags.h"
 #include "cli/interrupts.h"
 #include "cli/option_values.h"
+#include "cli/reading_flags.h"
 #include "cli/verb.h"
 
 namespace outrider {
@@ -26,6 +27,7 @@ class RunVerb : public Verb {
     add_whole(*verb, "--ctx", context_tokens_, "context to plan memory for (the model's, or what fits)", kFromOne);
     add_whole(*verb, "--prefill-step-size", prefill_step_, "most prompt tokens of one step (512)", kFromOne);
     verb->add_option("--precision", precision_, "packed, or f32: the slow reference (packed)");
+    reading_.define(*verb);
     verb->add_flag("--stats", stats_, "more about time and memory on stderr");
     drafts_.define(*verb);
     flags_.define(*verb);
@@ -35,6 +37,7 @@ class RunVerb : public Verb {
   int run(const GlobalOptions& global) override {
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
+    options.reading = reading_.options();
     options.context_tokens = context_tokens_;
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
@@ -134,6 +137,7 @@ class RunVerb : public Verb {
   bool ignore_template_ = false, stats_ = false;
   DraftFlags drafts_;
   GenerationFlags flags_{512};
+  ReadingFlags reading_;
   Answered answer_;
   CLI::Option* ids_option_ = nullptr;
 };

@@ -12,19 +12,21 @@
 
 #include "cli/interrupts.h"
 #include "weights/json_strict.h"
+#include "weights/local_models.h"
 
 namespace outrider {
 
 const std::string& required_model(const std::string& model) {
   if (model.empty())
-    throw Error(ErrorKind::usage, "no MODEL is named, and this build holds no embedded one",
+    throw Error(ErrorKind::usage, "no MODEL is named",
                 "name a model directory, a .gguf file, or a local model (see `outrider models list`)");
   return model;
 }
 
 LoadOptions load_options(const GlobalOptions& global, const std::string& model) {
   LoadOptions options;
-  options.model = required_model(model);
+  const std::filesystem::path embedded = model.empty() ? embedded_model() : std::filesystem::path();
+  options.model = embedded.empty() ? required_model(model) : embedded.string();
   options.threads = global.threads;
   options.memory_budget_bytes = global.memory_budget_bytes;
   options.panels = global.panels;

@@ -9,6 +9,7 @@
 #include "engine/chat_prompt.h"
 #include "engine/core.h"
 #include "engine/default_sampling.h"
+#include "engine/draft_scoring.h"
 #include "engine/model_text_source.h"
 #include "engine/plan.h"
 #include "engine/sampler.h"
@@ -139,7 +140,8 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   const auto begin = Clock::now();
   tell("open", 0);
   const auto path = resolve_model(options.model);
-  const auto source = open_panel_source(path, options.precision == Precision::packed ? options.panels : PanelUse::off);
+  const PanelUse panels = options.precision == Precision::packed ? options.panels : PanelUse::off;
+  const auto source = open_panel_source(path, panels, options.reading);
   auto impl = std::make_unique<Impl>();
   impl->device = make_cpu_device(options.threads);
   EnginePlan plan = plan_engine(options, *source, *impl->device, estimated_text_bytes(path));
@@ -203,6 +205,13 @@ std::vector<std::int32_t> Engine::encode_chat(std::span<const ChatMessage> messa
 std::string Engine::decode(std::span<const std::int32_t> ids) const {
   if (!impl_->side.text) throw no_tokenizer(impl_->facts.path);
   return impl_->side.text->tokenizer.decode(ids, SkipSpecial::yes);
+}
+
+void Engine::score_drafts(std::span<const std::int32_t> ids, std::span<const float> hiddens,
+                          const std::function<void(const DraftRowsEvent&)>& deliver) {
+  constexpr std::int64_t kChunk = 64;
+  outrider::score_drafts(*impl_->model, *impl_->device, ids, hiddens, DraftInput::target, kChunk,
+                         [&](const DraftScores& scores) { deliver({scores.position, scores.hidden, scores.logits}); });
 }
 
 Result<RequestId> Engine::submit(Request request) { return impl_->core->submit(std::move(request)); }

@@ -25,13 +25,12 @@
 
 namespace outrider {
 
-// Whether the model's MTP head drafts: automatic where it has one that can be trusted; on refuses a model without.
-enum class MtpUse : std::uint8_t { automatic, on, off };
 // Whether repetitions of a request's own text are proposed as drafts.
 enum class TextDrafts : std::uint8_t { on, off };
 
 struct LoadOptions {
-  std::string model;  // directory, .gguf file, or name (resolve_model)
+  std::string model;      // directory, .gguf file, or name (resolve_model)
+  SourceOptions reading;  // how its files are read: layout, MTP head, hidden tap
   Precision precision = Precision::packed;
   int threads = 0;                         // 0: default_threads()
   std::uint64_t memory_budget_bytes = 0;   // 0: 0.75 * usable memory
@@ -43,7 +42,6 @@ struct LoadOptions {
   std::int64_t prompt_rows = 8;            // prompts that share them by turns
   // Speculation (serving.md section 3): most drafts of a row in a step, 0: none. The text never depends on any of it.
   std::int64_t draft_tokens = 3;
-  MtpUse mtp = MtpUse::automatic;
   TextDrafts text_drafts = TextDrafts::on;
   std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
   PanelUse panels = PanelUse::automatic;
@@ -182,6 +180,15 @@ class Engine {
   std::vector<std::int32_t> encode(std::string_view text) const;
   std::vector<std::int32_t> encode_chat(std::span<const ChatMessage> messages, std::string_view prefill = {}) const;
   std::string decode(std::span<const std::int32_t> ids) const;
+
+  // Conformance: what the MTP head says to known tokens (engine/draft_scoring.h); between steps only. `hiddens` [T,E]
+  // as Want::prompt_logits delivers them. Error (usage) without a head.
+  struct DraftRowsEvent {
+    std::int64_t position = 0;              // of the first row
+    std::span<const float> hidden, logits;  // [n,E] and [n,V]
+  };
+  void score_drafts(std::span<const std::int32_t> ids, std::span<const float> hiddens,
+                    const std::function<void(const DraftRowsEvent&)>& deliver);
 
   // Checks every field and the memory contract: a Refusal names field, value, limit. Queues otherwise.
   Result<RequestId> submit(Request request);

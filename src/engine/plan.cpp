@@ -27,7 +27,7 @@ std::uint64_t sum_of(const std::map<MemoryPart, std::uint64_t>& parts) {
 SpeculationLimits speculation_limits(const LoadOptions& o) {
   SpeculationLimits limits;
   limits.depth = o.draft_tokens;
-  limits.head = o.mtp == MtpUse::off ? SpeculationLimits::Head::ignore : SpeculationLimits::Head::use;
+  limits.head = o.reading.mtp == MtpUse::off ? SpeculationLimits::Head::ignore : SpeculationLimits::Head::use;
   limits.drafts_text = o.text_drafts == TextDrafts::on;
   return limits;
 }
@@ -186,7 +186,7 @@ std::uint64_t step_weight_bytes(const ModelPlan& model) {
 
 MemoryPlan plan_memory(const LoadOptions& options) {
   const auto path = resolve_model(options.model);
-  const auto source = open_model_source(path);
+  const auto source = open_model_source(path, options.reading);
   const auto device = make_cpu_device(options.threads);
   return plan_engine(options, *source, *device, estimated_text_bytes(path)).memory;
 }

@@ -69,7 +69,7 @@ std::optional<SpeedPrediction> predict_speed(const LoadOptions& options, const M
   constexpr double kSecondsEach = 0.06;
   const auto device = make_cpu_device(options.threads);
   const MachineLimits limits = MachineProbe(*device, room).measure(kSecondsEach);
-  const auto source = open_model_source(resolve_model(options.model));
+  const auto source = open_model_source(resolve_model(options.model), options.reading);
   return predict(plan_model(*source, options.precision), limits, plan.context_tokens);
 }
 

@@ -79,7 +79,7 @@ EnginePlan plan_steps(LoadOptions options, std::span<const StepShape> shapes, co
 }  // namespace
 
 StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
-  const auto source = open_model_source(resolve_model(options.model));
+  const auto source = open_model_source(resolve_model(options.model), options.reading);
   device_ = make_cpu_device(options.threads);
   plan_ = plan_steps(options, shapes, *source, *device_);
   loaded_ = load_model(*source, options.precision, *device_);
@@ -90,7 +90,7 @@ StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
 }
 
 void StepBench::check(const LoadOptions& options, std::span<const StepShape> shapes) {
-  const auto source = open_model_source(resolve_model(options.model));
+  const auto source = open_model_source(resolve_model(options.model), options.reading);
   plan_steps(options, shapes, *source, *make_cpu_device(options.threads));
 }
 

@@ -5,11 +5,11 @@
 
 #include "layers/modules.h"
 #include "layers/step.h"
+#include "weights/checkpoint_facts.h"
 
 namespace outrider {
 
-// Where the epsilon of the norms of q and k stands: 1e-6, or Dk*1e-6 as MLX writes it.
-enum class L2Epsilon : std::uint8_t { hf, mlx };
+// The epsilon of the norms of q and k: 1e-6, or Dk*1e-6.
 float l2_epsilon(L2Epsilon form, std::int64_t key_width);
 
 // The kernels of a depthwise convolution [C][taps], as checkpoints hold them, by tap: [taps][C].

@@ -66,15 +66,24 @@ PackedWeight ModuleBuilder::matrix(std::string_view kind, const std::string& pat
   return weight;
 }
 
-AlignedBuffer ModuleBuilder::vector(std::string_view kind, const std::string& tensor, std::int64_t n) {
-  vectors_.insert(tensor);
+AlignedBuffer ModuleBuilder::floats(std::string_view kind, const std::string& tensor, std::int64_t count,
+                                    const std::function<AlignedBuffer(ModelSource&)>& load) {
+  floats_.insert(tensor);
   if (loads_ != nullptr) {
-    AlignedBuffer loaded = loads_->load_vector(tensor, n);
-    count(kind, loaded.size(), n);
+    AlignedBuffer loaded = load(*loads_);
+    this->count(kind, loaded.size(), count);
     return loaded;
   }
-  if (present(tensor)) count(kind, static_cast<std::size_t>(n) * sizeof(float), n);
+  if (present(tensor)) this->count(kind, static_cast<std::size_t>(count) * sizeof(float), count);
   return {};
+}
+
+AlignedBuffer ModuleBuilder::vector(std::string_view kind, const std::string& tensor, std::int64_t n) {
+  return floats(kind, tensor, n, [&](ModelSource& source) { return source.load_vector(tensor, n); });
+}
+
+AlignedBuffer ModuleBuilder::table(std::string_view kind, const std::string& tensor, std::int64_t n, std::int64_t k) {
+  return floats(kind, tensor, n * k, [&](ModelSource& source) { return source.load_table(tensor, n, k); });
 }
 
 Linear ModuleBuilder::linear(std::string_view kind, const std::string& path, std::int64_t n, std::int64_t k,
@@ -97,7 +106,7 @@ Norm ModuleBuilder::norm(std::string_view kind, const std::string& path, std::in
 void ModuleBuilder::check_complete(const std::function<bool(std::string_view tensor)>& dropped) const {
   std::vector<std::string> unused;
   for (const std::string& tensor : source_.unused_tensors())
-    if (!vectors_.contains(tensor) && !dropped(tensor)) unused.push_back(tensor);
+    if (!floats_.contains(tensor) && !dropped(tensor)) unused.push_back(tensor);
   if (missing_.empty() && unused.empty()) return;
   std::string what = source_.path().string() + ":";
   if (!missing_.empty())

@@ -34,6 +34,9 @@ class ModuleBuilder {
   Linear linear(std::string_view kind, const std::string& path, std::int64_t n, std::int64_t k, HasBias bias);
   Embedding embedding(std::string_view kind, const std::string& path, std::int64_t n, std::int64_t k);
   Norm norm(std::string_view kind, const std::string& path, std::int64_t width, float eps);
+  // Float tensors that are no module, by their whole names: [n], and [n, k] row-major. Empty when planned.
+  AlignedBuffer vector(std::string_view kind, const std::string& tensor, std::int64_t n);
+  AlignedBuffer table(std::string_view kind, const std::string& tensor, std::int64_t n, std::int64_t k);
 
   std::size_t bytes() const;  // packed, as charged to MemoryPart::weights
   std::int64_t parameters() const { return parameters_; }
@@ -49,7 +52,8 @@ class ModuleBuilder {
  private:
   ModuleBuilder(const ModelSource& source, ModelSource* loads, Precision precision);
   PackedWeight matrix(std::string_view kind, const std::string& path, std::int64_t n, std::int64_t k, HasBias bias);
-  AlignedBuffer vector(std::string_view kind, const std::string& tensor, std::int64_t n);
+  AlignedBuffer floats(std::string_view kind, const std::string& tensor, std::int64_t count,
+                       const std::function<AlignedBuffer(ModelSource&)>& load);
   bool present(const std::string& tensor);
   void count(std::string_view kind, std::size_t bytes, std::int64_t parameters);
 
@@ -58,7 +62,7 @@ class ModuleBuilder {
   Precision precision_;
   std::int64_t parameters_ = 0;
   std::vector<std::pair<std::string, std::size_t>> bytes_by_kind_;
-  std::set<std::string, std::less<>> vectors_;  // asked for; headers know no vectors
+  std::set<std::string, std::less<>> floats_;  // asked for; headers know no vectors
   std::vector<std::string> missing_;
   LinearShapes linears_;
 };

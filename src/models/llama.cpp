@@ -5,13 +5,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/decoder_parts.h"
 
 namespace outrider {
 namespace {
-
-constexpr const char* kAttentionKind = "attention";
-constexpr const char* kMlpKind = "mlp";
-constexpr const char* kNormKind = "norm";
 
 Attention build_attention(ModuleBuilder& builder, const LlamaConfig& c, const std::string& path, std::int64_t layer) {
   const std::int64_t q = c.heads * c.head_width, kv = c.kv_heads * c.head_width;
@@ -35,16 +32,6 @@ Attention build_attention(ModuleBuilder& builder, const LlamaConfig& c, const st
   return a;
 }
 
-SwiGlu build_mlp(ModuleBuilder& builder, const LlamaConfig& c, const std::string& path) {
-  SwiGlu mlp;
-  mlp.gate_proj = builder.linear(kMlpKind, path + ".gate_proj", c.ffn, c.width, c.mlp_bias);
-  mlp.up_proj = builder.linear(kMlpKind, path + ".up_proj", c.ffn, c.width, c.mlp_bias);
-  mlp.down_proj = builder.linear(kMlpKind, path + ".down_proj", c.width, c.ffn, c.mlp_bias);
-  return mlp;
-}
-
-std::string layer_path(std::int64_t layer) { return fmt::format("model.layers.{}", layer); }
-
 }  // namespace
 
 LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& c) {
@@ -56,7 +43,7 @@ LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& c) {
     layer.input_layernorm = builder.norm(kNormKind, path + ".input_layernorm", c.width, c.norm_eps);
     layer.self_attn = build_attention(builder, c, path + ".self_attn", i);
     layer.post_attention_layernorm = builder.norm(kNormKind, path + ".post_attention_layernorm", c.width, c.norm_eps);
-    layer.mlp = build_mlp(builder, c, path + ".mlp");
+    layer.mlp = build_swiglu(builder, kMlpKind, path + ".mlp", c.width, c.ffn, c.mlp_bias);
     weights.layers.push_back(std::move(layer));
   }
   weights.norm = builder.norm(kNormKind, "model.norm", c.width, c.norm_eps);
@@ -65,14 +52,13 @@ LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& c) {
 }
 
 ModelWork llama_work(const LlamaWeights& weights) {
-  const auto work_of = [](const PackedMatrix& w) { return LinearWork{w.bytes(), w.n * w.k, w.coded()}; };
   ModelWork work;
   for (const LlamaLayer& layer : weights.layers) {
     const Attention& a = layer.self_attn;
     const SwiGlu& mlp = layer.mlp;
     for (const Linear* linear :
          {&a.q_proj, &a.k_proj, &a.v_proj, &a.o_proj, &mlp.gate_proj, &mlp.up_proj, &mlp.down_proj})
-      work.layers.push_back(work_of(linear->weight.view));
+      work.layers.push_back(work_of(*linear));
     work.attention_macs += 2 * a.shape.heads * a.shape.head_width;
   }
   work.head = work_of(weights.lm_head ? weights.lm_head->weight.view : weights.embed_tokens.weight.view);
@@ -87,11 +73,7 @@ bool llama_drops(const LlamaConfig& config, std::string_view tensor) {
 Declaration declare_llama(const LlamaConfig& c, Precision precision) {
   Declaration d;
   d.architecture = c.architecture;
-  // One ragged forward serves every phase; zeros mean the limits of the step.
-  for (const Phase phase :
-       {Phase::prompt, Phase::prompt_tail, Phase::append_known, Phase::verify, Phase::logits, Phase::sequence})
-    d.phases.push_back({phase, 0, 0});
-  d.phases.push_back({Phase::decode, 0, 1});
+  d.phases = ragged_phases();
   d.kv = {.layers = c.layers,
           .kv_heads = c.kv_heads,
           .head_width = c.head_width,
@@ -117,24 +99,6 @@ Declaration declare_llama(const LlamaConfig& c, Precision precision) {
   return d;
 }
 
-std::size_t llama_scratch_bytes(const LlamaWeights& weights, const Rope& rope, const Device& device,
-                                const StepLimits& limits) {
-  const auto tensor_bytes = [](std::int64_t rows, std::int64_t width) {
-    return arena_bytes(static_cast<std::size_t>(rows * width) * sizeof(float));
-  };
-  std::size_t block = 0;
-  for (const LlamaLayer& layer : weights.layers)
-    block = std::max({block,
-                      layer.self_attn.scratch_bytes(device, limits.tokens, std::min(limits.rows, limits.tokens),
-                                                    limits.context_tokens),
-                      layer.mlp.scratch_bytes(device, limits.tokens)});
-  const PackedMatrix& head = weights.lm_head ? weights.lm_head->weight.view : weights.embed_tokens.weight.view;
-  const std::size_t logits =
-      tensor_bytes(limits.head_rows, head.k) + tensor_bytes(limits.head_rows, head.n) +
-      device.linear_scratch_bytes(LinearOperation::norm_linear, limits.head_rows, head.k, input_form(head));
-  return tensor_bytes(limits.tokens, head.k) + std::max(rope.scratch_bytes(limits.tokens) + block, logits);
-}
-
 Llama::Llama(LlamaConfig config, LlamaWeights weights, std::size_t weight_bytes, Precision precision)
     : config_(std::move(config)),
       weights_(std::move(weights)),
@@ -143,7 +107,14 @@ Llama::Llama(LlamaConfig config, LlamaWeights weights, std::size_t weight_bytes,
       rope_(config_.rope) {}
 
 std::size_t Llama::scratch_bytes(const Device& device, const StepLimits& limits) const {
-  return llama_scratch_bytes(weights_, rope_, device, limits);
+  std::size_t block = 0;
+  for (const LlamaLayer& layer : weights_.layers)
+    block = std::max({block,
+                      layer.self_attn.scratch_bytes(device, limits.tokens, std::min(limits.rows, limits.tokens),
+                                                    limits.context_tokens),
+                      layer.mlp.scratch_bytes(device, limits.tokens)});
+  const PackedMatrix& head = weights_.lm_head ? weights_.lm_head->weight.view : weights_.embed_tokens.weight.view;
+  return decoder_scratch_bytes(block, rope_, head, device, limits);
 }
 
 Tensor Llama::forward(const Step& step, const RaggedBatch& batch) {

@@ -36,9 +36,6 @@ ModelWork llama_work(const LlamaWeights& weights);
 Declaration declare_llama(const LlamaConfig& config, Precision precision);
 // Whether the family leaves this tensor of a checkpoint out on purpose.
 bool llama_drops(const LlamaConfig& config, std::string_view tensor);
-// Arena bytes of the largest step (Model::scratch_bytes), from planned or loaded weights.
-std::size_t llama_scratch_bytes(const LlamaWeights& weights, const Rope& rope, const Device& device,
-                                const StepLimits& limits);
 
 class Llama final : public Model {
  public:

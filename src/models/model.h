@@ -101,7 +101,8 @@ struct ModelPlan {
   Precision precision = Precision::packed;
   std::size_t weight_bytes = 0;  // packed
   std::int64_t parameters = 0;
-  std::vector<std::pair<std::string, std::size_t>> bytes_by_kind;  // "embedding", "attention", "mlp", "norm", "head"
+  // "embedding", "attention", "delta_net", "mlp", "norm", "head", "mtp"
+  std::vector<std::pair<std::string, std::size_t>> bytes_by_kind;
   ModelWork work;
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -28,6 +29,27 @@ class Sequence {
       std::memset(storage_.back().data(), 0xff, d.kv.block_bytes());  // stale values that would poison any sum
       blocks.push_back(storage_.back().data());
     }
+    if (d.recurrent.layers == 0) return;
+    for (AlignedBuffer& slot : slots_) {
+      slot = AlignedBuffer(d.recurrent.slot_bytes(), MemoryPart::recurrent);
+      std::memset(slot.data(), 0xff, slot.size());
+    }
+  }
+  // This sequence in a step of `tokens` from flat token `begin` on. The state goes to the slot the step does not read.
+  BatchRow batch_row(std::int64_t begin, std::int64_t tokens) {
+    BatchRow row{.begin = begin,
+                 .end = begin + tokens,
+                 .position = done,
+                 .planned_tokens = static_cast<std::int64_t>(ids.size()),
+                 .blocks = blocks};
+    if (slots_[0].size() == 0) return row;
+    store_ = {tokens, slots_[1 - current_].data()};
+    row.recurrent = {done > 0 ? slots_[current_].data() : nullptr, {&store_, 1}};
+    return row;
+  }
+  void advance(std::int64_t tokens) {
+    done += tokens;
+    current_ = 1 - current_;
   }
   std::int64_t left() const { return static_cast<std::int64_t>(ids.size()) - done; }
 
@@ -39,6 +61,9 @@ class Sequence {
 
  private:
   std::vector<AlignedBuffer> storage_;
+  std::array<AlignedBuffer, 2> slots_;  // of models with recurrent layers
+  std::size_t current_ = 0;
+  RecurrentStore store_;
 };
 
 // A loaded model on a device of its own, with scratch for steps of at most `step_tokens`, planned exactly.
@@ -64,7 +89,7 @@ class Runner {
       if (tokens[i] == 0) continue;
       const auto begin = static_cast<std::int64_t>(ids.size());
       ids.insert(ids.end(), s.ids.begin() + s.done, s.ids.begin() + s.done + tokens[i]);
-      rows.push_back({begin, begin + tokens[i], s.done, static_cast<std::int64_t>(s.ids.size()), s.blocks});
+      rows.push_back(s.batch_row(begin, tokens[i]));
     }
     std::vector<std::uint32_t> faults(ids.size());
     Arena::Scope scope(arena);
@@ -76,12 +101,15 @@ class Runner {
     device->gather(h, picks, hidden);
     model->head(step, hidden, logits);
     std::int64_t t = 0;
-    for (std::size_t i = 0; i < sequences.size(); ++i)
-      for (std::int64_t end = sequences[i]->done + tokens[i]; sequences[i]->done < end; ++sequences[i]->done, ++t) {
-        Sequence& s = *sequences[i];
-        std::copy_n(h.row(t), d.width, s.hidden.begin() + s.done * d.width);
-        std::copy_n(logits.row(t), d.vocab, s.logits.begin() + s.done * d.vocab);
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      if (tokens[i] == 0) continue;
+      Sequence& s = *sequences[i];
+      for (std::int64_t at = s.done; at < s.done + tokens[i]; ++at, ++t) {
+        std::copy_n(h.row(t), d.width, s.hidden.begin() + at * d.width);
+        std::copy_n(logits.row(t), d.vocab, s.logits.begin() + at * d.vocab);
       }
+      s.advance(tokens[i]);
+    }
     EXPECT_EQ(std::count(faults.begin(), faults.end(), 0U), static_cast<std::int64_t>(faults.size()));
   }
 

@@ -10,12 +10,9 @@
 #include "layers/rope.h"
 #include "layers/step.h"
 #include "layers/swiglu.h"
+#include "weights/checkpoint_facts.h"
 
 namespace outrider {
-
-// Which hidden of the target the head was trained on: the last layer's output before or after the model's final norm.
-// A fact of the checkpoint, never inferred (models.md 4.2).
-enum class HiddenTap : std::uint8_t { pre_norm, post_norm };
 
 // The 15 tensors, under their checkpoint names; norms are plain weights (any shift happened at load).
 struct MtpWeights {

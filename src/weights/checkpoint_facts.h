@@ -16,28 +16,28 @@ enum class TrunkLayout : std::uint8_t { hf, mlx };
 enum class NormCentre : std::uint8_t { zero, one };
 // Where the 1e-6 of the delta rule's l2 norm stands: added to the sum of squares (hf), or Dk times as large because it
 // was added to their mean (mlx: mlx-lm before 0.32).
-enum class L2Eps : std::uint8_t { hf, mlx };
+enum class L2Epsilon : std::uint8_t { hf, mlx };
 // Which hidden of the target the MTP head was trained on: the last layer's output before or after the final norm. A
 // fact of the checkpoint, never inferred.
 enum class HiddenTap : std::uint8_t { pre_norm, post_norm };
 
 std::string_view name_of(TrunkLayout layout);  // "hf", "mlx"
 std::string_view name_of(NormCentre norms);    // "zero_centred", "one_centred"
-std::string_view name_of(L2Eps eps);           // "hf", "mlx"
+std::string_view name_of(L2Epsilon eps);           // "hf", "mlx"
 std::string_view name_of(HiddenTap tap);       // "pre_norm", "post_norm"
 
 // What of the MTP head is loaded: a head that can be trusted (automatic), the same or an error (on), nothing (off).
 enum class MtpUse : std::uint8_t { automatic, on, off };
-enum class MtpState : std::uint8_t {
+enum class HeadState : std::uint8_t {
   absent,     // the files hold no tensor of a head
   ready,      // all 15 tensors, and what their norms mean is known
   ambiguous,  // all 15 tensors, but nothing says what their norms mean: not loaded (models.md 4.3)
   off         // there is one, and the user wants none
 };
-std::string_view name_of(MtpState state);
+std::string_view name_of(HeadState state);
 
 struct MtpFacts {
-  MtpState state = MtpState::absent;
+  HeadState state = HeadState::absent;
   std::string place;   // file or directory the tensors come from; empty: absent
   std::string detail;  // why it is ambiguous, or where was looked when absent
   NormCentre norms = NormCentre::one;
@@ -49,7 +49,7 @@ struct CheckpointFacts {
   TrunkLayout layout = TrunkLayout::hf;
   std::string layout_origin;  // "the shape of conv1d", "--layout", ...
   NormCentre norms = NormCentre::zero;
-  L2Eps l2_eps = L2Eps::hf;
+  L2Epsilon l2_eps = L2Epsilon::hf;
   MtpFacts mtp;
 };
 

@@ -130,12 +130,14 @@ void convert_row(const MatrixRows& rows, std::int64_t row, const ConvertStep& st
 
 class Run {
  public:
-  Run(const StoredModel& source, const ConvertDecisions& decisions, const ConvertOptions& options,
-      std::map<std::string, std::string> metadata)
-      : source_(source), decisions_(decisions), options_(options), metadata_(std::move(metadata)) {}
+  // `bytes`: of all steps that will be written.
+  Run(const StoredModel& source, const ConvertOptions& options, std::uint64_t bytes)
+      : source_(source), options_(options), bytes_(bytes) {}
 
-  void write_weights(const fs::path& directory) {
-    const std::vector<std::size_t> ends = shard_ends();
+  void write_weights(const fs::path& directory, const std::vector<ConvertStep>& steps,
+                     const std::map<std::string, std::string>& metadata) {
+    const std::vector<std::size_t> ends = shard_ends(steps);
+    std::uint64_t total = 0;
     json weight_map = json::object();
     std::size_t begin = 0;
     for (std::size_t shard = 0; shard < ends.size(); ++shard) {
@@ -144,33 +146,34 @@ class Run {
                                    : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, ends.size());
       std::vector<StoredTensor> tensors;
       for (std::size_t i = begin; i < ends[shard]; ++i)
-        for (const StoredTensor& t : decisions_.steps[i].outputs) {
+        for (const StoredTensor& t : steps[i].outputs) {
           tensors.push_back(t);
           weight_map[t.name] = name;
+          total += t.bytes;
         }
-      SafetensorsWriter writer(directory / name, std::move(tensors), metadata_);
-      for (; begin < ends[shard]; ++begin) write_step(decisions_.steps[begin], writer);
+      SafetensorsWriter writer(directory / name, std::move(tensors), metadata);
+      for (; begin < ends[shard]; ++begin) write_step(steps[begin], writer);
       writer.commit();
     }
     if (ends.size() == 1) return;
-    const json index{{"metadata", {{"total_size", decisions_.plan.bytes}}}, {"weight_map", weight_map}};
+    const json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     write_file_whole(directory / "model.safetensors.index.json", index.dump(2) + "\n");
   }
 
  private:
   // One past the last step of each shard.
-  std::vector<std::size_t> shard_ends() const {
+  std::vector<std::size_t> shard_ends(const std::vector<ConvertStep>& steps) const {
     std::vector<std::size_t> ends;
     std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < decisions_.steps.size(); ++i) {
-      const std::uint64_t next = decisions_.steps[i].item.bytes;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const std::uint64_t next = steps[i].item.bytes;
       if (bytes > 0 && bytes + next > options_.max_shard_bytes) {
         ends.push_back(i);
         bytes = 0;
       }
       bytes += next;
     }
-    ends.push_back(decisions_.steps.size());
+    ends.push_back(steps.size());
     return ends;
   }
 
@@ -186,7 +189,7 @@ class Run {
       writer.write(step.outputs.front().name, 0, bytes);
     }
     done_ += step.item.bytes;
-    if (options_.progress) options_.progress(done_, decisions_.plan.bytes);
+    if (options_.progress) options_.progress(done_, bytes_);
   }
 
   void write_matrix(const ConvertStep& step, SafetensorsWriter& writer) {
@@ -224,10 +227,8 @@ class Run {
   }
 
   const StoredModel& source_;
-  const ConvertDecisions& decisions_;
   const ConvertOptions& options_;
-  std::map<std::string, std::string> metadata_;
-  std::uint64_t done_ = 0;
+  std::uint64_t bytes_ = 0, done_ = 0;
 };
 
 void check_target(const fs::path& target) {
@@ -236,6 +237,21 @@ void check_target(const fs::path& target) {
   if (!fs::is_directory(target, failed) || !fs::is_empty(target, failed))
     throw Error(ErrorKind::usage, fmt::format("{} exists and is not an empty directory", target.string()),
                 "choose another target or remove it");
+}
+
+fs::path target_of(const fs::path& given) {
+  fs::path target = fs::absolute(given).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();
+  check_target(target);
+  return target;
+}
+
+void make_parent(const fs::path& target) {
+  std::error_code failed;
+  fs::create_directories(target.parent_path(), failed);
+  if (failed)
+    throw Error(ErrorKind::runtime,
+                fmt::format("cannot create {}: {}", target.parent_path().string(), failed.message()));
 }
 
 void check_space(const fs::path& directory, std::uint64_t bytes) {
@@ -249,9 +265,9 @@ void check_space(const fs::path& directory, std::uint64_t bytes) {
                 "free disk space or choose another target");
 }
 
-void write_texts(const StoredModel& source, const ConvertDecisions& decisions, const ConvertOptions& options,
+void write_texts(const StoredModel& source, const std::vector<ConvertStep>& steps, const ConvertOptions& options,
                  const fs::path& directory) {
-  write_file_whole(directory / "config.json", converted_config(source, decisions).dump(2) + "\n");
+  write_file_whole(directory / "config.json", converted_config(source, steps).dump(2) + "\n");
   std::error_code failed;
   const bool from_directory = fs::is_directory(source.path(), failed);
   if (!from_directory && !source.generation_config().is_null())
@@ -269,25 +285,37 @@ void write_texts(const StoredModel& source, const ConvertDecisions& decisions, c
 }  // namespace
 
 ConvertResult convert(const fs::path& source_path, const fs::path& target_path, const ConvertOptions& options) {
-  fs::path target = fs::absolute(target_path).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();
-  check_target(target);
+  const fs::path target = target_of(target_path);
+  const bool apart = !options.mtp_side_car.empty();
+  const fs::path side_car = apart ? target_of(options.mtp_side_car) : fs::path();
+  if (apart && side_car == target)
+    throw Error(ErrorKind::usage, fmt::format("the model and its MTP head are both to be {}", target.string()),
+                "choose two directories");
   const auto source = open_stored_model(source_path, options.gguf, options.reading);
-  const ConvertDecisions decisions = decide_convert(*source, options);
+  ConvertDecisions decisions = decide_convert(*source, options);
+  std::vector<ConvertStep> head;
+  if (apart) head = take_head(decisions.steps);
+  if (apart && head.empty())
+    throw Error(ErrorKind::usage, fmt::format("{} has no MTP head to put apart", source_path.string()),
+                "see `outrider models info`");
   check_cancelled(options);
-  std::error_code failed;
-  fs::create_directories(target.parent_path(), failed);
-  if (failed)
-    throw Error(ErrorKind::runtime,
-                fmt::format("cannot create {}: {}", target.parent_path().string(), failed.message()));
+  make_parent(target);
+  if (apart) make_parent(side_car);
   check_space(target.parent_path(), decisions.plan.bytes);
-  TemporaryDirectory temporary(target);
   std::map<std::string, std::string> metadata = source->written_metadata();
   metadata["format"] = "mlx";
   metadata["outrider.source_sha256"] = hash_of(source->weight_files(), options);
-  Run run(*source, decisions, options, std::move(metadata));
-  run.write_weights(temporary.path());
-  write_texts(*source, decisions, options, temporary.path());
+  Run run(*source, options, decisions.plan.bytes);
+  TemporaryDirectory temporary(target);
+  run.write_weights(temporary.path(), decisions.steps, metadata);
+  write_texts(*source, decisions.steps, options, temporary.path());
+  if (apart) {
+    TemporaryDirectory beside(side_car);
+    run.write_weights(beside.path(), head, metadata);
+    write_file_whole(beside.path() / "config.json", side_car_config(*source, head).dump(2) + "\n");
+    check_cancelled(options);
+    beside.publish(side_car);
+  }
   check_cancelled(options);
   temporary.publish(target);
   return {target, decisions.plan.tensors, decisions.plan.bytes, decisions.plan.bits_per_weight};

@@ -26,6 +26,8 @@ struct ConvertOptions {
   std::vector<std::string> overrides;
   GgufImport gguf;
   SourceOptions reading;  // of the source
+  // A directory to make for the MTP head alone (read with --mtp); empty: it stays in the model.
+  std::filesystem::path mtp_side_car;
   std::uint64_t max_shard_bytes = 5'000'000'000;
   // Further files by name (a GGUF's tokenizer.json and tokenizer_config.json, made by the text room).
   std::map<std::string, std::string> extra_files;

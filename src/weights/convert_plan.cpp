@@ -17,6 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kLeaveAsStored = 16;
+constexpr std::string_view kHeadPrefix = "mtp.";
 
 struct Override {
   std::string pattern;
@@ -137,7 +138,7 @@ ConvertStep decide_tensor(const StoredModel::NamedShape& tensor, FloatType type)
 
 void refuse_unreadable_head(const StoredModel& source) {
   const CheckpointFacts* facts = source.facts();
-  if (facts != nullptr && facts->mtp.state == MtpState::ambiguous)
+  if (facts != nullptr && facts->mtp.state == HeadState::ambiguous)
     throw file_error(facts->mtp.place, fmt::format("the MTP head cannot be converted: {}", facts->mtp.detail),
                      "record \"outrider.mtp_norms\" in outrider.json beside config.json, or say --mtp off");
 }
@@ -184,36 +185,68 @@ ConvertDecisions decide_convert(const StoredModel& source, const ConvertOptions&
   return out;
 }
 
-json converted_config(const StoredModel& source, const ConvertDecisions& decisions) {
-  json config = source.config();
+namespace {
+
+// What config.json says of earlier encodings and places of tensors, which the written files no longer have.
+void erase_stale_keys(json& config) {
   for (json* object : {&config, config.contains("text_config") ? &config["text_config"] : nullptr})
-    if (object != nullptr && object->is_object()) {
-      object->erase("quantization");
-      object->erase("quantization_config");
-    }
-  // The default is what most modules have, so that the map stays short.
+    if (object != nullptr && object->is_object())
+      for (const char* key : {"quantization", "quantization_config", "mtplx_mtp_quantization", "mlx_lm_extra_tensors"})
+        object->erase(key);
+}
+
+// Adds the quantization map of these steps; the default is what most modules have, so that the map stays short.
+void add_quantization(json& config, const std::vector<ConvertStep>& steps) {
   using Form = std::tuple<std::string, int, int>;  // mode, bits, group
   const auto form_of = [](const ConvertItem& item) { return Form(item.kind, item.bits, item.group); };
   const auto parameters = [](const Form& form) {
     return json{{"bits", std::get<1>(form)}, {"group_size", std::get<2>(form)}, {"mode", std::get<0>(form)}};
   };
   std::map<Form, int> counts;
-  for (const ConvertStep& step : decisions.steps)
+  for (const ConvertStep& step : steps)
     if (step.item.bits != 0) ++counts[form_of(step.item)];
-  if (counts.empty()) return config;
+  if (counts.empty()) return;
   const Form most = std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) {
                       return a.second < b.second;
                     })->first;
   json map = parameters(most);
-  for (const ConvertStep& step : decisions.steps) {
+  for (const ConvertStep& step : steps) {
     const Form form = form_of(step.item);
     if (step.item.bits == 0 || form == most) continue;
-    json& entry = map[source.written_name(step.item.name)];
+    const std::string& weight = step.outputs.back().name;  // sorted: the last part of a module
+    json& entry = map[weight.substr(0, weight.size() - std::string_view(".weight").size())];
     entry = parameters(form);
     if (std::get<0>(form) == std::get<0>(most)) entry.erase("mode");
   }
   config["quantization"] = map;
   config["quantization_config"] = map;  // the second spelling other tools read
+}
+
+}  // namespace
+
+json converted_config(const StoredModel& source, const std::vector<ConvertStep>& steps) {
+  json config = source.config();
+  erase_stale_keys(config);
+  add_quantization(config, steps);
+  return config;
+}
+
+std::vector<ConvertStep> take_head(std::vector<ConvertStep>& steps) {
+  std::vector<ConvertStep> trunk, head;
+  for (ConvertStep& step : steps) (step.item.name.starts_with(kHeadPrefix) ? head : trunk).push_back(std::move(step));
+  steps = std::move(trunk);
+  for (ConvertStep& step : head)
+    for (StoredTensor& tensor : step.outputs) tensor.name.erase(0, kHeadPrefix.size());
+  return head;
+}
+
+json side_car_config(const StoredModel& source, const std::vector<ConvertStep>& head) {
+  constexpr int kBlockSize = 5;  // mlx-vlm: drafts of a round + 2
+  json text = source.config().contains("text_config") ? source.config()["text_config"] : source.config();
+  erase_stale_keys(text);
+  json config{{"model_type", "qwen3_5_mtp"}, {"block_size", kBlockSize}, {"text_config", text}};
+  config["tie_word_embeddings"] = !source.has("lm_head.weight");
+  add_quantization(config, head);
   return config;
 }
 

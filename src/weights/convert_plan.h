@@ -26,7 +26,11 @@ struct ConvertDecisions {
 };
 
 ConvertDecisions decide_convert(const StoredModel& source, const ConvertOptions& options);
-// The source's config with the quantization map of the decisions in place of its own.
-nlohmann::json converted_config(const StoredModel& source, const ConvertDecisions& decisions);
+// The source's config with the quantization map of these steps in place of its own.
+nlohmann::json converted_config(const StoredModel& source, const std::vector<ConvertStep>& steps);
+// Removes the steps of an MTP head and returns them as a side-car names them, without "mtp.".
+std::vector<ConvertStep> take_head(std::vector<ConvertStep>& steps);
+// config.json of a side-car folder (models.md 4.3).
+nlohmann::json side_car_config(const StoredModel& source, const std::vector<ConvertStep>& head);
 
 }  // namespace outrider

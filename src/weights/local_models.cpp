@@ -158,4 +158,16 @@ fs::path resolve_model(std::string_view model) {
               "give a directory or a .gguf file; `outrider models list` shows what is here");
 }
 
+fs::path embedded_model() {
+  std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
+  if (failed) return {};
+  const fs::path above = program.parent_path().parent_path();
+  for (const char* place : {"share/outrider/models", "models"}) {
+    const fs::path model = above / place / "tiny-qwen3_5-mtp";
+    if (fs::exists(model / "config.json", failed)) return model;
+  }
+  return {};
+}
+
 }  // namespace outrider

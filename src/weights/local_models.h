@@ -24,6 +24,10 @@ std::filesystem::path outrider_cache();
 // lies there may be removed at any time.
 std::filesystem::path panel_cache();
 
+// The model that comes with the program (models/ of the source tree): beside its binary as ../share/outrider/models (an
+// installation) or ../models (a build folder); empty where neither is there.
+std::filesystem::path embedded_model();
+
 // Every usable model (a config.json with weights, or a .gguf file), sorted by name. Reads directories only; what cannot
 // be read is left out. A Hugging Face model is the snapshot that refs/main names.
 std::vector<LocalModel> list_local_models();

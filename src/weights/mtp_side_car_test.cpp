@@ -24,7 +24,7 @@ TinyTensors joined(TinyTensors a, TinyTensors b) {
 // The head as a graph reads it: its norms must be 1+w whatever was stored.
 void expect_head(const fs::path& path, const SourceOptions& options = {}) {
   const auto source = open_model_source(path, options);
-  ASSERT_EQ(source->facts()->mtp.state, MtpState::ready) << source->facts()->mtp.detail;
+  ASSERT_EQ(source->facts()->mtp.state, HeadState::ready) << source->facts()->mtp.detail;
   const TinyTensors expected = one_centred(kHead);
   for (const auto& [name, tensor] : expected) {
     if (tensor.shape.size() == 1) {
@@ -66,7 +66,7 @@ TEST(MtpHead, InAnMlxTrunkNeedsAWordAboutItsNorms) {
   TestDirectory dir;
   const TinyTensors tensors = joined(in_mlx_layout(TinyQwen::trunk()), one_centred(kHead));
   const fs::path path = write_qwen(dir / "m", tensors, {{"format", "mlx"}});
-  EXPECT_EQ(facts_of(path).state, MtpState::ambiguous);
+  EXPECT_EQ(facts_of(path).state, HeadState::ambiguous);
   EXPECT_FALSE(open_model_source(path)->has("mtp.fc.weight"));
   EXPECT_THAT(refusal(path, on()), HasSubstr("outrider bench mtp --readings"));
   // MTPLX shifts and keeps the prefix.
@@ -114,7 +114,7 @@ TEST(MtpHead, FilesBesideATrunkAreFoundInOrderAndMustSayWhatTheirNormsMean) {
        {"optiq/mtp.safetensors", "mtp.safetensors", "mtp/weights.safetensors", "model-mtp.safetensors"}) {
     Trunks t;
     write_tensors(t.hf / place, kHead);
-    EXPECT_EQ(facts_of(t.hf).state, MtpState::ambiguous) << place;
+    EXPECT_EQ(facts_of(t.hf).state, HeadState::ambiguous) << place;
     EXPECT_THAT(facts_of(t.hf).place, HasSubstr(place));
     EXPECT_THAT(refusal(t.hf, on()), HasSubstr("nothing says whether its norms")) << place;
     write_tensors(t.hf / place, kHead, {{"outrider.mtp_norms", "zero_centred"}});
@@ -161,13 +161,13 @@ TEST(MtpHead, FailsClosedWhenHalfOfItIsThere) {
   EXPECT_THAT(refusal(write_qwen(dir / "m", tensors)), HasSubstr("second MTP layer"));
   SourceOptions off;
   off.mtp = MtpUse::off;
-  EXPECT_EQ(facts_of(dir / "m", off).state, MtpState::off);
+  EXPECT_EQ(facts_of(dir / "m", off).state, HeadState::off);
   EXPECT_FALSE(open_model_source(dir / "m", off)->has("mtp.fc.weight"));
 }
 
 TEST(MtpHead, AbsentOneIsSaidAndRefusedOnlyWhenAskedFor) {
   Trunks t;
-  EXPECT_EQ(facts_of(t.hf).state, MtpState::absent);
+  EXPECT_EQ(facts_of(t.hf).state, HeadState::absent);
   EXPECT_THAT(refusal(t.hf, on()), HasSubstr("looked for mtp.* among the trunk's tensors, optiq/mtp.safetensors"));
   const fs::path llama = write_qwen(t.dir / "llama", {}, {}, {{"model_type", "llama"}});
   EXPECT_THAT(refusal(llama, on()), HasSubstr("without an MTP head"));

@@ -19,13 +19,13 @@ using Spelling = std::pair<std::string_view, T>;
 constexpr std::array<Spelling<TrunkLayout>, 2> kLayouts{{{"hf", TrunkLayout::hf}, {"mlx", TrunkLayout::mlx}}};
 constexpr std::array<Spelling<NormCentre>, 2> kNorms{
     {{"zero_centred", NormCentre::zero}, {"one_centred", NormCentre::one}}};
-constexpr std::array<Spelling<L2Eps>, 2> kL2Eps{{{"hf", L2Eps::hf}, {"mlx", L2Eps::mlx}}};
+constexpr std::array<Spelling<L2Epsilon>, 2> kL2Eps{{{"hf", L2Epsilon::hf}, {"mlx", L2Epsilon::mlx}}};
 constexpr std::array<Spelling<HiddenTap>, 2> kTaps{
     {{"pre_norm", HiddenTap::pre_norm}, {"post_norm", HiddenTap::post_norm}}};
-constexpr std::array<Spelling<MtpState>, 4> kStates{{{"absent", MtpState::absent},
-                                                     {"ready", MtpState::ready},
-                                                     {"ambiguous", MtpState::ambiguous},
-                                                     {"off", MtpState::off}}};
+constexpr std::array<Spelling<HeadState>, 4> kStates{{{"absent", HeadState::absent},
+                                                     {"ready", HeadState::ready},
+                                                     {"ambiguous", HeadState::ambiguous},
+                                                     {"off", HeadState::off}}};
 
 template <class T, std::size_t N>
 std::string_view spelled(const std::array<Spelling<T>, N>& all, T value) {
@@ -132,9 +132,9 @@ std::pair<TrunkLayout, std::string> layout_by_evidence(std::optional<TrunkLayout
 
 std::string_view name_of(TrunkLayout layout) { return spelled(kLayouts, layout); }
 std::string_view name_of(NormCentre norms) { return spelled(kNorms, norms); }
-std::string_view name_of(L2Eps eps) { return spelled(kL2Eps, eps); }
+std::string_view name_of(L2Epsilon eps) { return spelled(kL2Eps, eps); }
 std::string_view name_of(HiddenTap tap) { return spelled(kTaps, tap); }
-std::string_view name_of(MtpState state) { return spelled(kStates, state); }
+std::string_view name_of(HeadState state) { return spelled(kStates, state); }
 
 DeltaNetDims read_delta_net_dims(const ConfigReader& config) {
   DeltaNetDims dims;
@@ -197,7 +197,7 @@ CheckpointFacts decide_layout(const RecordedFacts& recorded, const std::vector<C
   }
   const NormCentre by_layout = facts.layout == TrunkLayout::hf ? NormCentre::zero : NormCentre::one;
   facts.norms = recorded.norms ? recorded.norms->value : by_layout;
-  facts.l2_eps = recorded.l2_eps ? recorded.l2_eps->value : L2Eps::hf;
+  facts.l2_eps = recorded.l2_eps ? recorded.l2_eps->value : L2Epsilon::hf;
   return facts;
 }
 
@@ -258,7 +258,7 @@ std::pair<HiddenTap, std::string> tap_of_head(const HeadEvidence& head, const Re
 void decide_head(CheckpointFacts& facts, const HeadEvidence& head, const RecordedFacts& recorded, const json& config,
                  const SourceOptions& options, const std::string& origin) {
   const std::optional<NormCentre> norms = norms_of_head(head, facts.layout, recorded, config, options, origin);
-  facts.mtp.state = norms ? MtpState::ready : MtpState::ambiguous;
+  facts.mtp.state = norms ? HeadState::ready : HeadState::ambiguous;
   if (norms)
     facts.mtp.norms = *norms;
   else

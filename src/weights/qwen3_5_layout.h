@@ -40,7 +40,7 @@ struct RecordedFacts {
   std::optional<Recorded<TrunkLayout>> layout;
   std::optional<Recorded<NormCentre>> norms, mtp_norms;
   std::optional<Recorded<HiddenTap>> mtp_hidden_tap;
-  std::optional<Recorded<L2Eps>> l2_eps;
+  std::optional<Recorded<L2Epsilon>> l2_eps;
 };
 RecordedFacts recorded_facts(const std::filesystem::path& directory,
                              const std::map<std::string, std::string>& metadata);

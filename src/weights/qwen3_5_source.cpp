@@ -129,7 +129,7 @@ void Qwen35Source::find_head(const RecordedFacts& recorded, const SourceOptions&
   const bool in_trunk = std::any_of(trunk_tensors.begin(), trunk_tensors.end(),
                                     [](const auto& tensor) { return is_head_tensor(tensor.first); });
   if (options.mtp == MtpUse::off) {
-    head.state = in_trunk ? MtpState::off : MtpState::absent;
+    head.state = in_trunk ? HeadState::off : HeadState::absent;
     if (in_trunk) head.place = origin;
     return;
   }
@@ -150,12 +150,12 @@ void Qwen35Source::find_head(const RecordedFacts& recorded, const SourceOptions&
   constexpr const char* kMeasure =
       "outrider bench mtp --readings measures both; record the winner as "
       "\"outrider.mtp_norms\" in outrider.json beside config.json";
-  if (head.state == MtpState::ambiguous) {
+  if (head.state == HeadState::ambiguous) {
     if (options.mtp == MtpUse::on)
       throw file_error(head.place, "the MTP head cannot be used: " + head.detail, kMeasure);
     log(LogLevel::warning, "{}: the MTP head is not used: {} ({})", head.place, head.detail, kMeasure);
   }
-  if (head.state == MtpState::absent && options.mtp == MtpUse::on)
+  if (head.state == HeadState::absent && options.mtp == MtpUse::on)
     throw file_error(origin, fmt::format("has no MTP head (looked for {})", head.detail),
                      "give it with --mtp PATH, or leave --mtp out");
 }
@@ -178,7 +178,7 @@ void Qwen35Source::check_head(const Checkpoint& checkpoint) const {
 void Qwen35Source::list_tensors() {
   const auto show = [&](const Checkpoint& checkpoint) {
     for (const auto& [name, stored] : checkpoint.tensors()) {
-      if (is_head_tensor(name) && facts_.mtp.state != MtpState::ready) continue;
+      if (is_head_tensor(name) && facts_.mtp.state != HeadState::ready) continue;
       for (const std::string_view part : {".mlp.experts.", ".mlp.shared_expert", ".mlp.gate."})
         if (name.find(part) != std::string::npos)
           throw tensor_error(path_.string(), name, "is of a mixture of experts, not available in this version");
@@ -282,14 +282,14 @@ std::map<std::string, std::string> Qwen35Source::written_metadata() const {
   std::map<std::string, std::string> out{{"outrider.layout", "mlx"},
                                          {"outrider.norms", std::string(name_of(NormCentre::one))},
                                          {"outrider.l2_eps", std::string(name_of(facts_.l2_eps))}};
-  if (facts_.mtp.state != MtpState::ready) return out;
+  if (facts_.mtp.state != HeadState::ready) return out;
   out["outrider.mtp_norms"] = name_of(NormCentre::one);
   out["outrider.mtp_hidden_tap"] = name_of(facts_.mtp.tap);
   return out;
 }
 
 Sha256Digest Qwen35Source::mtp_identity() const {
-  OUTRIDER_CHECK(facts_.mtp.state == MtpState::ready, "identity of a head that is {}", name_of(facts_.mtp.state));
+  OUTRIDER_CHECK(facts_.mtp.state == HeadState::ready, "identity of a head that is {}", name_of(facts_.mtp.state));
   Sha256 hash;
   for (const auto& [name, shape] : shapes_) {
     if (!is_head_tensor(name)) continue;

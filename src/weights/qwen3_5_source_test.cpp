@@ -177,7 +177,7 @@ TEST(QwenLayout, OutriderJsonIsReadStrictly) {
   dir.write("m/outrider.json", R"({"outrider.norms": 1})");
   EXPECT_THAT(refusal(path), HasSubstr("outrider.norms is not a string"));
   dir.write("m/outrider.json", R"({"outrider.l2_eps": "mlx"})");
-  EXPECT_EQ(open_model_source(path)->facts()->l2_eps, L2Eps::mlx);
+  EXPECT_EQ(open_model_source(path)->facts()->l2_eps, L2Epsilon::mlx);
 }
 
 TEST(QwenLayout, ExpertsAndForeignDimsAreRefused) {
@@ -217,7 +217,7 @@ TEST(QwenConvert, WritesTheMlxLayoutWithoutLosingABit) {
     EXPECT_EQ(after->facts()->layout, TrunkLayout::mlx);
     EXPECT_EQ(after->facts()->layout_origin, "metadata");
     EXPECT_EQ(after->facts()->norms, NormCentre::one);
-    EXPECT_EQ(after->facts()->mtp.state, MtpState::ready);
+    EXPECT_EQ(after->facts()->mtp.state, HeadState::ready);
     const SafetensorsFile file(target / "model.safetensors");
     const auto& metadata = file.header().metadata;
     EXPECT_EQ(metadata.at("format"), "mlx");
@@ -254,6 +254,30 @@ TEST(QwenConvert, QuantizesMatricesOnlyAndNamesThemAsTheFileDoes) {
   convert(dir / "q", dir / "again", {});
   const TinyTensors hf = TinyQwen::whole();
   EXPECT_EQ(all_values(*open_model_source(dir / "again"), hf), all_values(*open_model_source(dir / "q"), hf));
+}
+
+TEST(QwenConvert, PutsTheHeadIntoASideCarThatReadsAlike) {
+  TestDirectory dir;
+  const TinyTensors hf = TinyQwen::whole();
+  nlohmann::json config = TinyQwen::config();
+  config["mtp_hidden_tap"] = "pre_norm";
+  config["mtplx_mtp_quantization"] = {{"bits", 8}, {"group_size", 64}};
+  config["mlx_lm_extra_tensors"] = {{"mtp_file", "gone.safetensors"}};
+  const fs::path path = write_qwen(dir / "m", hf, {}, config);
+  ConvertOptions options;
+  options.q_bits = 4;
+  options.q_group_size = 32;
+  convert(path, dir / "whole", options);
+  options.mtp_side_car = dir / "head";
+  convert(path, dir / "trunk", options);
+  SourceOptions beside{.mtp = MtpUse::on, .mtp_path = dir / "head"};
+  const auto apart = open_model_source(dir / "trunk", beside), whole = open_model_source(dir / "whole");
+  EXPECT_EQ(all_values(*apart, hf), all_values(*whole, hf));
+  EXPECT_EQ(apart->facts()->mtp.tap, HiddenTap::pre_norm);
+  EXPECT_EQ(open_model_source(dir / "trunk")->facts()->mtp.state, HeadState::absent);
+  const SafetensorsFile file(dir / "head" / "model.safetensors");
+  EXPECT_NE(file.find("layers.0.mlp.up_proj.scales"), nullptr);
+  EXPECT_THAT(message_of([&] { convert(dir / "trunk", dir / "again", options); }), HasSubstr("head"));
 }
 
 TEST(QwenPanels, APanelFileGivesTheSameBytesAndKnowsHowTheNormsWereRead) {

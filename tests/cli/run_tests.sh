@@ -77,8 +77,22 @@ run 2 fit "$model" --rows 0; says "--rows"
 run 2 run "$model" x --top-logprobs 4294967296; says "from 0 to 20"
 run 2 convert "$model" "$work/q" --q-bits 010
 
+# --- the model that comes with the program, and its MTP head ---
+run 0 --json run -p "To install the package, run" -m 5 --temp 0; json_is 'd["completion_tokens"]' 5
+small="$(dirname "$program")/../models/tiny-qwen3_5-mtp"
+run 0 --json models info "$small"
+json_is 'd["checkpoint"]["mtp"]["state"], d["checkpoint"]["mtp"]["hidden_tap"]' "('ready', 'pre_norm')"
+json_is 'd["recurrent_bytes_per_row"]' 860160
+run 0 --json models info "$small" --mtp off; json_is 'd["checkpoint"]["mtp"]["state"]' off
+run 0 --json logits "$small" --ids 5,6,7,8 --hidden --mtp --out "$work/mtp.safetensors"
+json_is 'd["tensors"]["mtp1_hidden"], d["tensors"]["mtp1_logits"]' "([3, 512], [3, 8192])"
+run 2 logits "$small" --ids 5 --mtp --out "$work/mtp.safetensors"; says "--mtp needs at least 2 ids"
+run 3 models info "$small" --layout hf; says "the layout hf was asked for"
+run 2 models info "$model" --layout hf; says "has one layout only"
+run 3 run "$model" x --mtp on; says "without an MTP head"
+
 # --- models that are not there, not named, broken ---
-run 2 run; says "no MODEL is named"
+run 2 convert; says "no MODEL is named"
 run 3 run "$work/nowhere" x
 mkdir "$work/broken"; echo '{"model_type":' >"$work/broken/config.json"
 run 3 run "$work/broken" x; says "config.json"

@@ -1,0 +1,30 @@
+#include "cli/reading_flags.h"
+
+namespace outrider {
+
+void ReadingFlags::define(CLI::App& verb) {
+  define_without_mtp(verb);
+  verb.add_option("--mtp", mtp_, "the MTP head: auto, on, off, or where it lies: a directory or file (auto)");
+}
+
+void ReadingFlags::define_without_mtp(CLI::App& verb) {
+  verb.add_option("--layout", layout_, "of a checkpoint whose files contradict themselves: hf or mlx")
+      ->check(CLI::IsMember({"hf", "mlx"}));
+  verb.add_option("--mtp-hidden", mtp_hidden_, "the hidden the head was trained on: pre_norm or post_norm")
+      ->check(CLI::IsMember({"pre_norm", "post_norm"}));
+}
+
+SourceOptions ReadingFlags::options() const {
+  SourceOptions options;
+  if (!layout_.empty()) options.layout = layout_ == "hf" ? TrunkLayout::hf : TrunkLayout::mlx;
+  if (!mtp_hidden_.empty()) options.mtp_hidden = mtp_hidden_ == "pre_norm" ? HiddenTap::pre_norm : HiddenTap::post_norm;
+  if (mtp_ == "off") {
+    options.mtp = MtpUse::off;
+  } else if (mtp_ != "auto") {
+    options.mtp = MtpUse::on;
+    if (mtp_ != "on") options.mtp_path = mtp_;
+  }
+  return options;
+}
+
+}  // namespace outrider
