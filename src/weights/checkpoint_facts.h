@@ -23,7 +23,7 @@ enum class HiddenTap : std::uint8_t { pre_norm, post_norm };
 
 std::string_view name_of(TrunkLayout layout);  // "hf", "mlx"
 std::string_view name_of(NormCentre norms);    // "zero_centred", "one_centred"
-std::string_view name_of(L2Epsilon eps);           // "hf", "mlx"
+std::string_view name_of(L2Epsilon eps);       // "hf", "mlx"
 std::string_view name_of(HiddenTap tap);       // "pre_norm", "post_norm"
 
 // What of the MTP head is loaded: a head that can be trusted (automatic), the same or an error (on), nothing (off).
