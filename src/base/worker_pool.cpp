@@ -183,9 +183,11 @@ struct WorkerPool::Impl {
       own.seen = start;
       own.fetched = 0;
     }
-    if (own.fetched >= own.bytes.load(std::memory_order_relaxed)) return pause();
+    if (own.seen == nullptr || own.fetched >= own.bytes.load(std::memory_order_relaxed)) return pause();
+    // The sum is formed on integers: the memory may be gone, and a pointer must not leave its array.
+    const std::uintptr_t next = reinterpret_cast<std::uintptr_t>(own.seen) + own.fetched;
     for (std::size_t line = 0; line < kFetchLines; ++line)
-      __builtin_prefetch(own.seen + own.fetched + line * kLine, 0, 2);
+      __builtin_prefetch(reinterpret_cast<const void*>(next + line * kLine), 0, 2);
     own.fetched += kFetchLines * kLine;
   }
 

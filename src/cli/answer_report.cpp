@@ -34,7 +34,7 @@ nlohmann::ordered_json timings_json(const Answered& answer) {
           {"draft_n_accepted", t.draft_n_accepted},
           {"draft_ms", t.draft_ms},
           {"verify_ms", t.verify_ms},
-          {"accepted_per_depth", t.accepted_per_depth}};
+          {"accepted_per_depth", std::span(t.accepted_per_depth).first(t.depths)}};
 }
 
 nlohmann::ordered_json load_json(const LoadTimes& load) {
@@ -91,7 +91,11 @@ Bandwidth measure_bandwidth(const Engine& engine, const Answered& answer, int th
       static_cast<double>(answer.last.usage.prompt_tokens) + static_cast<double>(answer.ids.size()) / 2;
   const double bytes = static_cast<double>(engine.facts().step_weight_bytes) +
                        context * static_cast<double>(engine.facts().kv_bytes_per_token);
-  bandwidth.decode_gb_per_s = bytes * answer.last.timings.predicted_per_second / 1e9;
+  // Of the tokens after the first, those that were drafts cost no step of their own.
+  const Timings& t = answer.last.timings;
+  const auto tokens = static_cast<double>(t.predicted_n - 1), drafts = static_cast<double>(t.draft_n_accepted);
+  const double steps_per_token = tokens > 0 ? (tokens - drafts) / tokens : 0;
+  bandwidth.decode_gb_per_s = bytes * t.predicted_per_second * steps_per_token / 1e9;
   return bandwidth;
 }
 
@@ -129,7 +133,8 @@ std::string stats_table(const Engine& engine, const Answered& answer) {
   row("decode", fmt::format("{} tokens, {:.2f} ms", t.predicted_n, t.predicted_ms));
   row("drafts", t.draft_n == 0 ? std::string("none")
                                : fmt::format("{} of {} accepted ({:.2f} by place), {:.2f} ms beside {:.2f} ms of steps",
-                                             t.draft_n_accepted, t.draft_n, fmt::join(t.accepted_per_depth, ", "),
+                                             t.draft_n_accepted, t.draft_n,
+                                             fmt::join(std::span(t.accepted_per_depth).first(t.depths), ", "),
                                              t.draft_ms, t.verify_ms));
   row("KV values clamped", std::to_string(engine.kv_clamps()));
   for (const auto& [part, planned] : engine.plan().parts)

@@ -16,6 +16,7 @@
 #include "cli/interrupts.h"
 #include "cli/line_editor.h"
 #include "cli/option_values.h"
+#include "cli/reading_flags.h"
 #include "cli/verb.h"
 
 namespace outrider {
@@ -44,6 +45,7 @@ class ChatVerb : public Verb {
     add_whole(*verb, "--prefill-step-size", prefill_step_, "most prompt tokens of one step (512)", kFromOne);
     verb->add_option("--precision", precision_, "packed, or f32: the slow reference (packed)");
     verb->add_flag("--no-history", no_history_, "keep no history of what was typed");
+    reading_.define(*verb);
     drafts_.define(*verb);
     flags_.define(*verb);
     return verb;
@@ -55,6 +57,7 @@ class ChatVerb : public Verb {
     options.context_tokens = context_tokens_;
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
+    options.reading = reading_.options();
     drafts_.apply(options);
     engine_ = load_with_progress(global, options);
     if (!engine_->facts().has_chat_template)
@@ -276,6 +279,7 @@ class ChatVerb : public Verb {
   std::string model_, system_prompt_, precision_ = "packed";
   std::int64_t context_tokens_ = 0, prefill_step_ = 512;
   bool no_history_ = false;
+  ReadingFlags reading_;
   DraftFlags drafts_;
   GenerationFlags flags_{4096};
   const GlobalOptions* global_ = nullptr;

@@ -1,4 +1,4 @@
-// The flags of speculation (serving.md 1.5 and 3), shared by run and chat.
+// The flags of speculation (serving.md 1.5 and 3), shared by run and chat; --mtp is one of ReadingFlags.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,7 +15,7 @@ class DraftFlags {
   void apply(LoadOptions& options) const;
 
  private:
-  std::string mtp_ = "auto", text_ = "on";
+  std::string text_ = "on";
   std::int64_t tokens_ = 3;
 };
 

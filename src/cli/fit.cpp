@@ -1,4 +1,5 @@
 // outrider fit MODEL: the memory contract as a table.
+#include "cli/draft_flags.h"
 #include "cli/option_values.h"
 #include "cli/reading_flags.h"
 #include "cli/verb.h"
@@ -16,6 +17,7 @@ class FitVerb : public Verb {
     add_whole(*verb, "--rows", rows_, "rows at that context (1)", kFromOne);
     verb->add_option("--precision", precision_, "packed or f32 (packed)");
     reading_.define(*verb);
+    drafts_.define(*verb);
     return verb;
   }
 
@@ -23,6 +25,7 @@ class FitVerb : public Verb {
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
     options.reading = reading_.options();
+    drafts_.apply(options);
     options.context_tokens = context_tokens_;
     options.planned_rows = rows_;
     options.max_rows = rows_;
@@ -92,6 +95,7 @@ class FitVerb : public Verb {
 
   std::string model_, precision_ = "packed";
   ReadingFlags reading_;
+  DraftFlags drafts_;
   std::int64_t context_tokens_ = 0, rows_ = 1;
 };
 

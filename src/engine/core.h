@@ -64,11 +64,13 @@ class Core {
   struct Share {
     EngineRow* row = nullptr;
     std::int64_t tokens = 0;
-    std::int64_t begin = 0;        // its first flat token
-    bool failed = false;           // faulted in this step: nothing of it is committed
-    bool postponed = false;        // its draft head could not follow: it runs again in the next step
-    std::size_t first_choice = 0;  // of its choices: one behind the prompt or the pending token, one behind each draft
-    std::int64_t accepted = 0;     // drafts that the target chose too
+    std::int64_t begin = 0;         // its first flat token
+    bool failed = false;            // faulted in this step: nothing of it is committed
+    std::int64_t first_fault = -1;  // in a window: its first token whose values are not finite
+    bool fails = false;             // a choice it reaches has failed: its row ends
+    bool postponed = false;         // its draft head could not follow: it runs again in the next step
+    std::size_t first_choice = 0;   // of its choices: one behind the prompt or the pending token, one behind each draft
+    std::int64_t accepted = 0;      // drafts that the target chose too
     bool decodes() const { return !row->in_prompt() && row->generates(); }
     bool samples() const { return !failed && row->generates() && tokens == row->pending(); }
     std::int64_t choices() const { return samples() ? 1 + row->drafted : 0; }
@@ -97,7 +99,7 @@ class Core {
   void propose(std::span<Share> shares);
   void roll_back(std::span<Share> shares) noexcept;
   std::vector<PreparedStateChange> prepare_follow(std::span<Share> shares, Tensor hidden);
-  void observe(std::span<const Share> shares, const DepthController::Times& times);
+  void observe(std::span<const Share> shares);
   Tensor forward(std::span<Share> shares, std::int64_t& clamps);
   void mark_faults(std::span<Share> shares);
   void choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Choice>& choices);
@@ -119,6 +121,7 @@ class Core {
   std::atomic<std::int64_t> kv_clamps_{0};  // of committed steps
   std::int64_t prompt_turns_ = 0;           // plan_step()
   std::vector<std::uint32_t> faults_;       // [T] of the running step
+  DepthController::Times times_;            // of the running step
 
   std::atomic<RequestId> next_id_{1};
   std::mutex news_mutex_;

@@ -146,7 +146,7 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   impl->device = make_cpu_device(options.threads);
   EnginePlan plan = plan_engine(options, *source, *impl->device, estimated_text_bytes(path));
   if (!plan.memory.fits()) throw over_budget(plan.memory);
-  if (options.mtp == MtpUse::on && plan.model.declaration.native_draft == Support::no)
+  if (options.reading.mtp == MtpUse::on && plan.model.declaration.native_draft == Support::no)
     throw Error(ErrorKind::data, fmt::format("--mtp on: {} has no MTP head that is ready to draft", path.string()),
                 "outrider models info says what was found; --mtp auto runs without");
 

@@ -8,6 +8,7 @@
 // request gets never depends on the others (serving.md section 0, B1 to B4).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -114,10 +115,11 @@ struct Timings {
   double queue_ms = 0, prompt_ms = 0, ttft_ms = 0, predicted_ms = 0;
   std::int64_t cache_n = 0, prompt_n = 0, predicted_n = 0;
   double prompt_per_second = 0, predicted_per_second = 0;
-  // Drafts: proposed and accepted; of the proposals at each place of a window the share that stood; the time of the
-  // steps the row decoded in.
+  // Drafts: proposed and accepted; of the proposals at each of the first `depths` places of a window the share that
+  // stood; the time of the steps the row decoded in.
   std::int64_t draft_n = 0, draft_n_accepted = 0;
-  std::vector<double> accepted_per_depth;
+  std::size_t depths = 0;
+  std::array<double, 8> accepted_per_depth{};
   double draft_ms = 0, verify_ms = 0;
 };
 

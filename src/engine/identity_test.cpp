@@ -34,6 +34,7 @@ class FailingModel : public Model {
     return inner_.run_layer_range(step, batch, h, first, last);
   }
   void head(const Step& step, Tensor hidden, Tensor logits) override { inner_.head(step, hidden, logits); }
+  const NativeDraft* native_draft() const override { return inner_.native_draft(); }
 
   std::int32_t poison = -1;
 
@@ -41,7 +42,6 @@ class FailingModel : public Model {
   Model& inner_;
 };
 
-constexpr std::int32_t kVocab = 97;
 constexpr std::int32_t kPoison = 96;  // prompts and answers stay below it where a test uses it
 
 // One of the small golden models, on a device of its own.
@@ -49,8 +49,12 @@ struct Graph {
   std::unique_ptr<Device> device;
   std::unique_ptr<Model> model;
   Graph(const std::string& name, int threads) : device(make_cpu_device(threads)) {
-    const auto source = open_model_source(OUTRIDER_SOURCE_DIR "/oracles/goldens/models/" + name);
+    const auto source = open_model_source(OUTRIDER_SOURCE_DIR "/oracles/goldens/" + name);
     model = load_model(*source, Precision::packed, *device);
+  }
+  std::unique_ptr<TokenChooser> sampler() const {
+    const std::int64_t vocab = model->declaration().vocab;
+    return std::make_unique<Sampler>(vocab, vocab, std::vector<std::int32_t>{});
   }
 };
 
@@ -201,8 +205,7 @@ TEST_P(Identity, SeededAnswersAndTheirLogprobsDoNotDependOnTheBatch) {
   request.sampling.logprobs = true;
   request.sampling.repetition_penalty = 1.1;
   const auto answer = [&](std::int64_t neighbours, std::int64_t chunk) {
-    Rig rig(graph, core_limits(8, chunk, 256, 2048),
-            std::make_unique<Sampler>(kVocab, kVocab, std::vector<std::int32_t>{}));
+    Rig rig(graph, core_limits(8, chunk, 256, 2048), graph.sampler());
     for (std::int64_t i = 0; i < neighbours; ++i)
       rig.submit(request_of(20 + 31 * i, 30, 91 + static_cast<std::uint64_t>(i)));
     const RequestId id = rig.submit(request);
@@ -241,6 +244,39 @@ TEST_P(Identity, DraftsChangeNoBitAndSaveSteps) {
   }
 }
 
+// The model's own head, whose drafts are taken back or stand, in a batch that changes.
+TEST_P(Identity, DraftsOfTheHeadChangeNoBit) {
+  if (graph.model->native_draft() == nullptr) GTEST_SKIP() << "no MTP head";
+  std::vector<Request> requests;
+  for (int i = 0; i < 5; ++i) {
+    requests.push_back(request_of(1 + 47 * i, 40, static_cast<std::uint64_t>(200 + i)));
+    requests.back().sampling.temperature = i % 2 == 0 ? 0 : 0.3;
+    requests.back().sampling.seed = i;
+  }
+  const auto answers = [&](CoreLimits limits) {
+    Rig rig(graph, limits, graph.sampler());
+    std::vector<RequestId> ids;
+    for (const Request& request : requests) ids.push_back(rig.submit(request));
+    rig.run();
+    std::vector<Answer> out;
+    for (const RequestId id : ids) out.push_back(rig.answers[id]);
+    return out;
+  };
+  const std::vector<Answer> plain = answers(core_limits(5, 96, 256, 2048));
+  for (const std::int64_t depth : {1, 4}) {
+    for (const Refresh refresh : {Refresh::from_target, Refresh::as_drafted}) {
+      CoreLimits limits = drafting(core_limits(5, 96, 256, 2048), depth);
+      limits.speculation.drafts_text = false;
+      limits.speculation.refresh = refresh;
+      const std::vector<Answer> drafted = answers(limits);
+      for (std::size_t i = 0; i < plain.size(); ++i) {
+        EXPECT_EQ(drafted[i].ids, plain[i].ids) << i << ", depth " << depth;
+        EXPECT_GT(drafted[i].last.timings.draft_n, 0);
+      }
+    }
+  }
+}
+
 TEST_P(Identity, SeededAnswersAndTheirLogprobsDoNotDependOnDrafts) {
   Request request = request_of(40, 60, 90);
   request.sampling.temperature = 0.9;
@@ -250,7 +286,7 @@ TEST_P(Identity, SeededAnswersAndTheirLogprobsDoNotDependOnDrafts) {
   request.sampling.repetition_penalty = 1.2;
   request.sampling.frequency_penalty = 0.3;
   const auto answer = [&](const CoreLimits& limits, std::unique_ptr<TextDrafter> drafter) {
-    Rig rig(graph, limits, std::make_unique<Sampler>(kVocab, kVocab, std::vector<std::int32_t>{}), std::move(drafter));
+    Rig rig(graph, limits, graph.sampler(), std::move(drafter));
     const RequestId id = rig.submit(request);
     rig.run();
     return rig.answers[id];
@@ -316,8 +352,13 @@ TEST_P(Identity, RandomSchedulesChangeNoBit) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Graphs, Identity, testing::Values("mlx_b4_g64", "mlx_mixed", "qwen3", "long_600"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Graphs, Identity,
+                         testing::Values("models/mlx_b4_g64", "models/mlx_mixed", "models/qwen3", "models/long_600",
+                                         "qwen3_5/mtp_pre_norm", "qwen3_5/mtp_post_norm_wrapped"),
+                         [](const auto& info) {
+                           const std::string path = info.param;
+                           return path.substr(path.find('/') + 1);
+                         });
 
 }  // namespace
 }  // namespace outrider

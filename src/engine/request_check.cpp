@@ -89,6 +89,7 @@ std::optional<Refusal> check_prompt(const Request& request, const RequestBounds&
   if (bad != request.ids.end())
     return out_of_range("prompt", fmt::format("token id {} at position {} is outside the vocabulary of {}", *bad,
                                               bad - request.ids.begin(), end));
+  if (auto refusal = below("draft_tokens", request.draft_tokens.value_or(0), 0)) return refusal;
   return below("max_tokens", request.max_tokens, 0);
 }
 

@@ -30,11 +30,12 @@ Timings EngineRow::timings(Clock::time_point now) const {
   t.predicted_per_second = per_second(t.predicted_n - 1, t.predicted_ms);
   t.draft_ms = drafts_seen.draft_ms;
   t.verify_ms = drafts_seen.verify_ms;
-  for (std::size_t j = 0; j < drafts_seen.drafted.size() && drafts_seen.drafted[j] > 0; ++j) {
+  static_assert(std::tuple_size_v<decltype(t.accepted_per_depth)> == kMaxDraftDepth);
+  for (std::size_t& j = t.depths; j < drafts_seen.drafted.size() && drafts_seen.drafted[j] > 0; ++j) {
     t.draft_n += drafts_seen.drafted[j];
     t.draft_n_accepted += drafts_seen.accepted[j];
-    t.accepted_per_depth.push_back(static_cast<double>(drafts_seen.accepted[j]) /
-                                   static_cast<double>(drafts_seen.drafted[j]));
+    t.accepted_per_depth[j] =
+        static_cast<double>(drafts_seen.accepted[j]) / static_cast<double>(drafts_seen.drafted[j]);
   }
   return t;
 }

@@ -146,8 +146,12 @@ std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows) {
   std::vector<std::int64_t> depths(rows.size(), 0);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EngineRow& row = *rows[i];
-    if (row.text_drafts)
+    if (row.text_drafts) {
+      OUTRIDER_CHECK(row.drafted == 0 && row.text_drafts->size() <= std::ssize(row.tokens),
+                     "{} tokens known as text, {} there, {} of them drafts", row.text_drafts->size(), row.tokens.size(),
+                     row.drafted);
       row.text_drafts->append(std::span(row.tokens).subspan(static_cast<std::size_t>(row.text_drafts->size())));
+    }
     const bool by_text = parts_.drafter != nullptr || (row.text_drafts && row.text_drafts->match_length() > 0);
     row.drafting = !by_text              ? DraftSource::head
                    : drafts_by_head(row) ? controller_.source_of(row.acceptance)
@@ -197,11 +201,6 @@ void Speculation::place_drafts(std::span<EngineRow* const> rows) {
     for (const std::int32_t id : round_.proposals(i)) row.tokens.push_back(id);  // within deepest()
     row.drafted = std::ssize(round_.proposals(i));
   }
-}
-
-void Speculation::abort(std::span<EngineRow* const> rows) noexcept {
-  for (EngineRow* row : rows) row->drop_drafts();
-  round_.abort();
 }
 
 std::vector<PreparedStateChange> Speculation::prepare_follow(const Step& step, std::span<Followed> rows) {

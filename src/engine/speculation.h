@@ -72,8 +72,8 @@ class Speculation {
   // Opens the round of the rows that decode, with their drafts. Throws: no row is in a round; the failure counts
   // against the heads of those at fault.
   void propose(const Step& step, std::span<EngineRow* const> rows);
-  // Takes the drafts off these rows' tokens and ends what is left of the round.
-  void abort(std::span<EngineRow* const> rows) noexcept;
+  // Ends what is left of the round.
+  void abort() noexcept { round_.abort(); }
 
   // What the target made of a row: it keeps `tokens` of those it processed, `context` [>= tokens, E] are its hiddens.
   struct Followed {

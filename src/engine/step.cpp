@@ -21,10 +21,12 @@ struct Core::Outcome {
 
 // Containment (serving.md 5.3): an exception rolls every row of the attempt back to its committed state and the step is
 // run again in halves until the failing row is alone. Rows of the halves that pass get the same bytes as without it.
-// A failure of drafts counts against the rows' draft heads: the step is run again until those give up (runtime.md 7).
+// The drafts of a row that fail when it is alone count against its draft head: it runs again until that gives up
+// (runtime.md section 7).
 void Core::run_shares(std::span<Share> shares, const Deliver& deliver) {
   Attempt tried = attempt(shares, deliver);
-  for (int again = 0; tried.failure == Failure::of_drafts && again < MtpRows::kMaxFailures; ++again) {
+  for (int again = 0; shares.size() == 1 && tried.failure == Failure::of_drafts && again < MtpRows::kMaxFailures;
+       ++again) {
     log(LogLevel::warning, "the drafts of a step failed ({}); running it again", tried.what);
     tried = attempt(shares, deliver);
   }
@@ -50,12 +52,12 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
   std::vector<Choice> choices;
   std::vector<PreparedStateChange> changes;
   std::int64_t clamps = 0;
-  DepthController::Times times;
+  times_ = {};
   Failure stage = Failure::of_drafts;
   const Clock::time_point begin = Clock::now();
   try {
     propose(shares);
-    times.draft_ms = ms_between(begin, Clock::now());
+    times_.draft_ms = ms_between(begin, Clock::now());
     stage = Failure::of_step;
     hidden = forward(shares, clamps);
     mark_faults(shares);
@@ -63,13 +65,14 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
     for (Share& share : shares) accept(share, choices);
     stage = Failure::of_drafts;
     changes = prepare_follow(shares, hidden);
+    stage = Failure::of_step;
+    times_.verify_ms = ms_between(begin, Clock::now()) - times_.draft_ms;
+    observe(shares);
   } catch (const std::exception& error) {
     roll_back(shares);
     return {stage, *error.what() != '\0' ? error.what() : "unknown failure"};
   }
   kv_clamps_.fetch_add(clamps, std::memory_order_relaxed);  // a failed attempt runs again and counts there
-  times.verify_ms = ms_between(begin, Clock::now()) - times.draft_ms;
-  observe(shares, times);
   settle(shares, choices);
   for (PreparedStateChange& change : changes) change.commit();
   changes.clear();
@@ -83,7 +86,8 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
 void Core::propose(std::span<Share> shares) {
   std::vector<EngineRow*> rows;
   for (Share& share : shares) {
-    share.failed = share.postponed = false;
+    share.failed = share.fails = share.postponed = false;
+    share.first_fault = -1;
     if (share.decodes()) rows.push_back(share.row);
   }
   if (speculation_ && !rows.empty()) {
@@ -100,7 +104,7 @@ void Core::roll_back(std::span<Share> shares) noexcept {
     share.row->state->release_reserved();
     share.row->drop_drafts();
   }
-  if (speculation_) speculation_->abort({});
+  if (speculation_) speculation_->abort();
 }
 
 Tensor Core::forward(std::span<Share> shares, std::int64_t& clamps) {
@@ -123,11 +127,15 @@ Tensor Core::forward(std::span<Share> shares, std::int64_t& clamps) {
   return hidden;
 }
 
-// numerics.md section 8: a fault ends its row alone, before anything of the step is committed.
+// numerics.md section 8: a fault ends its row alone, before anything of the step is committed. In a window it does so
+// only if the row gets there: a draft that does not stand has not happened.
 void Core::mark_faults(std::span<Share> shares) {
   for (Share& share : shares)
-    for (std::int64_t i = 0; i < share.tokens; ++i)
-      if (faults_[static_cast<std::size_t>(share.begin + i)] != 0) share.failed = true;
+    for (std::int64_t i = share.tokens - 1; i >= 0; --i) {
+      if (faults_[static_cast<std::size_t>(share.begin + i)] == 0) continue;
+      share.first_fault = i;
+      share.failed = !share.decodes();
+    }
 }
 
 // logits [picks,V] of the rows `picks` of hidden, in the arena; `picked` becomes their hiddens [picks,E], dense.
@@ -171,19 +179,24 @@ void Core::choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Cho
     for (std::size_t i = 0; i < count; ++i)
       if (faults[i] != 0) chosen[i].failure = numeric_error();
   }
+  for (const Share& share : shares)
+    for (std::int64_t j = share.first_fault; share.decodes() && j >= 0 && j < share.choices(); ++j)
+      choices[share.first_choice + static_cast<std::size_t>(j)].failure = numeric_error();
 }
 
 // Greedy and coupled: a draft stands where the target chose the same token with the same noise (serving.md section 3).
 void Core::accept(Share& share, std::span<const Choice> choices) const {
   share.accepted = 0;
+  if (share.failed || share.choices() == 0) return;
   const EngineRow& row = *share.row;
   const std::size_t known = row.tokens.size() - static_cast<std::size_t>(row.drafted);
-  while (share.accepted < row.drafted) {
-    const auto j = static_cast<std::size_t>(share.accepted);
-    const Choice& choice = choices[share.first_choice + j];
-    if (share.failed || choice.failure || choice.id != row.tokens[known + j]) return;
+  const auto choice = [&]() -> const Choice& {
+    return choices[share.first_choice + static_cast<std::size_t>(share.accepted)];
+  };
+  while (share.accepted < row.drafted && !choice().failure &&
+         choice().id == row.tokens[known + static_cast<std::size_t>(share.accepted)])
     ++share.accepted;
-  }
+  share.fails = choice().failure.has_value();
 }
 
 // The draft head follows what stays of each row. The drafted tokens of a row that ends inside its window do not matter:
@@ -196,7 +209,7 @@ std::vector<PreparedStateChange> Core::prepare_follow(std::span<Share> shares, T
   std::vector<Speculation::Followed> rows;
   std::vector<Share*> whose;
   for (Share& share : shares) {
-    if (share.failed || !share.row->generates()) continue;
+    if (share.failed || share.fails || !share.row->generates()) continue;
     const std::int64_t kept = share.decodes() ? share.accepted + 1 : share.tokens;
     const auto tokens =
         std::span(share.row->tokens)
@@ -209,21 +222,17 @@ std::vector<PreparedStateChange> Core::prepare_follow(std::span<Share> shares, T
   return changes;
 }
 
-void Core::observe(std::span<const Share> shares, const DepthController::Times& times) {
+void Core::observe(std::span<const Share> shares) {
   if (!speculation_) return;
   std::vector<Speculation::Outcome> outcomes;
   auto prompts = DepthController::Prompts::none;
   for (const Share& share : shares) {
-    EngineRow& row = *share.row;
-    if (!share.decodes()) {
+    if (!share.decodes())
       prompts = DepthController::Prompts::some;
-      continue;
-    }
-    if (share.failed || share.postponed) continue;
-    outcomes.push_back({&row, row.drafted, share.accepted});
-    row.drafts_seen.note(row.drafted, share.accepted, times);
+    else if (!share.fails && !share.postponed)
+      outcomes.push_back({share.row, share.row->drafted, share.accepted});
   }
-  if (!outcomes.empty()) speculation_->observe(outcomes, times, prompts);
+  if (!outcomes.empty()) speculation_->observe(outcomes, times_, prompts);
 }
 
 // What the chosen tokens mean for the row: its text, its end. Throws only on this row's own account.
@@ -298,6 +307,7 @@ void Core::settle(std::span<Share> shares, std::span<Choice> choices) {
 void Core::commit(const Share& share, Outcome out, Clock::time_point now) noexcept {
   EngineRow& row = *share.row;
   const std::int64_t emitted = std::ssize(out.event.ids);
+  if (share.decodes() && emitted > 0) row.drafts_seen.note(row.drafted, emitted - 1, times_);
   row.drop_drafts();
   // A window keeps as many tokens as it emitted: the pending one and the drafts that stand.
   if (!out.error) row.state->advance(share.decodes() ? emitted : share.tokens);

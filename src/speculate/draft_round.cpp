@@ -108,11 +108,12 @@ PreparedStateChange DraftRound::prepare_commit(const Step& step, std::span<const
 }
 
 void DraftRound::abort() noexcept {
-  if (rows_ == nullptr) return;
-  for (const Place& place : places_) {
-    const std::int64_t row[] = {place.row};
-    if (place.source == DraftSource::head) rows_->abort(row);
-  }
+  if (rows_ != nullptr)
+    for (const Place& place : places_) {
+      const std::int64_t row[] = {place.row};
+      if (place.source == DraftSource::head) rows_->abort(row);
+    }
+  places_.clear();  // their rows may retire before the next round
 }
 
 }  // namespace outrider

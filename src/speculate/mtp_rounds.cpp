@@ -25,7 +25,7 @@ void MtpRows::begin_call(std::span<const Item> items, std::span<RowResult> resul
 }
 
 // Runs what may throw. Then every named row goes back to its last committed round, and the failure counts against the
-// row the call was busy with, or else against all.
+// row the call was busy with, or the only one it names.
 template <class Item, class Operation>
 void MtpRows::guarded(std::span<const Item> items, Operation&& operation) {
   culprit_ = nullptr;
@@ -35,7 +35,7 @@ void MtpRows::guarded(std::span<const Item> items, Operation&& operation) {
     for (const Item& item : items) {
       Row& row = at(item.row);
       if (row.headless) continue;
-      if (culprit_ == nullptr || culprit_ == &row) {
+      if (culprit_ == &row || (culprit_ == nullptr && items.size() == 1)) {
         fail(row);
       } else {
         row.settle();
