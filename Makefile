@@ -1,4 +1,5 @@
-# make run    set up, build, fetch SmolLM2-135M-Instruct once and answer PROMPT with it
+# make run    set up, build, fetch SmolLM2-135M-Instruct once and answer PROMPT with it; without the network, the small
+#             model that comes with the program answers
 # make build  set up and build build/outrider
 # make test   everything the gate runs (.ci/run)
 # make bench  the table of docs/kernels.md: limits, kernels, two models, and every peer that bench/peers/setup has built
@@ -27,7 +28,9 @@ build: setup
 	@ninja -C build -j $(JOBS) outrider
 
 run: build
-	@model=$$(scripts/fetch_model) && build/outrider run "$$model" "$(PROMPT)"
+	@if model=$$(scripts/fetch_model); then build/outrider run "$$model" "$(PROMPT)"; else \
+	  echo "the small model that comes with the program answers instead; it continues technical text" >&2; \
+	  build/outrider run -p "$(PROMPT)"; fi
 
 # MiniCPM5-1B's shape with random weights is made once under the user's cache.
 BENCH_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outrider

@@ -23,9 +23,9 @@ constexpr std::array<Spelling<L2Epsilon>, 2> kL2Eps{{{"hf", L2Epsilon::hf}, {"ml
 constexpr std::array<Spelling<HiddenTap>, 2> kTaps{
     {{"pre_norm", HiddenTap::pre_norm}, {"post_norm", HiddenTap::post_norm}}};
 constexpr std::array<Spelling<HeadState>, 4> kStates{{{"absent", HeadState::absent},
-                                                     {"ready", HeadState::ready},
-                                                     {"ambiguous", HeadState::ambiguous},
-                                                     {"off", HeadState::off}}};
+                                                      {"ready", HeadState::ready},
+                                                      {"ambiguous", HeadState::ambiguous},
+                                                      {"off", HeadState::off}}};
 
 template <class T, std::size_t N>
 std::string_view spelled(const std::array<Spelling<T>, N>& all, T value) {

@@ -154,7 +154,7 @@ run 0 run "$model" fit -m 3 --quiet; equal "$err" "" "stderr of --quiet"
 run 0 --json run "$model" "hello there" -m 12 --ignore-eos --seed 5
 json_is 'sorted(set(["text","ids","finish_reason","prompt_tokens","completion_tokens","cached_tokens","seed","timings"])-set(d))' "[]"
 json_is 'd["completion_tokens"], len(d["ids"]), d["finish_reason"], d["seed"], d["cached_tokens"]' "(12, 12, 'length', 5, 0)"
-json_is 'sorted(k for k in d["timings"] if k.endswith("_ms"))' "['predicted_ms', 'prompt_ms', 'queue_ms', 'tokenize_ms', 'ttft_ms']"
+json_is 'sorted(k for k in d["timings"] if k.endswith("_ms"))' "['draft_ms', 'predicted_ms', 'prompt_ms', 'queue_ms', 'tokenize_ms', 'ttft_ms', 'verify_ms']"
 whole="$(json 'd["text"]')" ids="$(json 'd["ids"]')" prompt_tokens="$(json 'd["prompt_tokens"]')"
 equal "$prompt_tokens" 31 "prompt tokens of the chat template"
 for flags in "--threads 1" "--threads 3" "--prefill-step-size 1" "--prefill-step-size 7"; do
