@@ -315,6 +315,56 @@ TEST(Core, AStepThatFailsForManyRowsButNotForEachGivesEverybodyTheSameTokens) {
 
 // runtime.md 1.6: an allocation fails somewhere in a step. Nothing is lost for anybody: a row either goes on with the
 // tokens it would have had, or ends with an error of its own.
+// Proposes one token over and over.
+class OneTokenDrafter : public TextDrafter {
+ public:
+  explicit OneTokenDrafter(std::int32_t id) : id_(id) {}
+  std::int64_t propose(EngineRow&, std::span<std::int32_t> out) override {
+    std::fill(out.begin(), out.end(), id_);
+    return std::ssize(out);
+  }
+
+ private:
+  std::int32_t id_;
+};
+
+// A draft that does not stand has not happened, whatever its values are; one that stands ends the row where it would
+// have ended without drafts.
+TEST(Core, AFaultInAWindowEndsTheRowOnlyIfTheRowGetsThere) {
+  const Request request = request_of(30, 12, 81);
+  const std::vector<std::int32_t> alone = solo(30, 12, 81);
+  const auto answer = [&](std::int32_t fault, std::int64_t depth) {
+    CoreLimits limits = core_limits();
+    limits.speculation.depth = depth;
+    limits.speculation.depths = SpeculationLimits::Depths::fixed;
+    ScriptedModel model;
+    model.fault_token = fault;
+    Core core({&model, &cpu(), nullptr, std::make_unique<BitsChooser>(), {}, std::make_unique<OneTokenDrafter>(fault)},
+              limits);
+    std::map<RequestId, Answer> answers;
+    const RequestId id = core.submit(request).value();
+    while (core.step([&](const Event& event) { collect(answers, event); })) {
+    }
+    return answers[id];
+  };
+  std::int32_t never = 0;
+  while (std::count(alone.begin(), alone.end(), never) + std::count(request.ids.begin(), request.ids.end(), never) > 0)
+    ++never;
+  EXPECT_EQ(answer(never, 4).ids, alone);
+  EXPECT_FALSE(answer(never, 4).last.error);
+  const auto chosen = std::find_if(alone.begin() + 2, alone.end() - 1, [&](std::int32_t id) {
+    return std::count(request.ids.begin(), request.ids.end(), id) == 0;
+  });
+  ASSERT_NE(chosen, alone.end() - 1);
+  for (const std::int64_t depth : {0, 1, 4}) {
+    const Answer faulted = answer(*chosen, depth);
+    ASSERT_TRUE(faulted.last.error) << "depth " << depth;
+    EXPECT_EQ(faulted.last.error->code, "numeric_error");
+    const auto end = std::find(alone.begin(), alone.end(), *chosen) + 1;
+    EXPECT_EQ(faulted.ids, std::vector<std::int32_t>(alone.begin(), end)) << "depth " << depth;
+  }
+}
+
 TEST(Core, AnAllocationThatFailsAnywhereInAStepLosesNothing) {
   const std::vector<std::int32_t> a_alone = solo(70, 6, 71), b_alone = solo(9, 4, 72);
   int failed_points = 0;
@@ -324,24 +374,7 @@ TEST(Core, AnAllocationThatFailsAnywhereInAStepLosesNothing) {
     scored.want = Want::prompt_logprobs;
     const RequestId a = rig.submit(request_of(70, 6, 71)), b = rig.submit(request_of(9, 4, 72)), s = rig.submit(scored);
     rig.core.cancel(rig.submit(request_of(9, 4, 74)));
-    std::vector<Event> events;
-    events.reserve(200);
-    FailureCountdown countdown{.left = nth};
-    const auto deliver = [&](const Event& event) {
-      armed_failure = nullptr;  // the consumer's own allocations are not the engine's
-      events.push_back(event);
-      armed_failure = &countdown;
-    };
-    for (bool more = true; more;) {
-      armed_failure = &countdown;
-      try {
-        more = rig.core.step(deliver);
-      } catch (const std::exception&) {
-      }
-      armed_failure = nullptr;
-      ASSERT_LT(events.size(), 200u);
-    }
-    for (const Event& event : events) collect(rig.answers, event);
+    const bool fired = run_failing_once(rig.core, nth, rig.answers);
     EXPECT_EQ(rig.core.state_pool().kv().used_blocks(), 0) << "at point " << nth;
     ASSERT_EQ(rig.answers.size(), 4u);
     int failed_rows = 0;
@@ -359,7 +392,7 @@ TEST(Core, AnAllocationThatFailsAnywhereInAStepLosesNothing) {
     if (!rig.answers[s].last.error) {
       EXPECT_EQ(rig.answers[s].prompt_logprobs.size(), 49u) << "at point " << nth;
     }
-    if (countdown.fired == nullptr) break;
+    if (!fired) break;
     ++failed_points;
   }
   EXPECT_GT(failed_points, kHeapIsCounted ? 100 : 10);  // without it only AlignedBuffers fail

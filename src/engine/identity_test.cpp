@@ -277,6 +277,33 @@ TEST_P(Identity, DraftsOfTheHeadChangeNoBit) {
   }
 }
 
+// Every few allocations of a run with drafts of the head fails once.
+TEST_P(Identity, AnAllocationThatFailsBesideDraftsLosesNothing) {
+  if (graph.model->native_draft() == nullptr) GTEST_SKIP() << "no MTP head";
+  std::vector<Request> requests = {request_of(70, 6, 301), request_of(9, 9, 302), request_of(33, 5, 303)};
+  std::vector<std::vector<std::int32_t>> expected;
+  for (const Request& request : requests) expected.push_back(solo(graph, request));
+  constexpr std::int64_t kStride = 7;
+  for (std::int64_t nth = 1;; nth += kStride) {
+    CoreLimits limits = drafting(core_limits(3, 64, 64, 2048), 3);
+    limits.speculation.drafts_text = false;
+    Rig rig(graph, limits);
+    std::vector<RequestId> ids;
+    for (const Request& request : requests) ids.push_back(rig.submit(request));
+    const bool fired = run_failing_once(rig.core, nth, rig.answers);
+    EXPECT_EQ(rig.core.state_pool().kv().used_blocks(), 0) << "at point " << nth;
+    int failed = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const Answer& answer = rig.answers[ids[i]];
+      EXPECT_TRUE(answer.finished) << "request " << i << " at point " << nth;
+      failed += answer.last.error.has_value();
+      if (!answer.last.error) EXPECT_EQ(answer.ids, expected[i]) << "request " << i << " at point " << nth;
+    }
+    EXPECT_LE(failed, 1) << "at point " << nth;
+    if (!fired) break;
+  }
+}
+
 TEST_P(Identity, SeededAnswersAndTheirLogprobsDoNotDependOnDrafts) {
   Request request = request_of(40, 60, 90);
   request.sampling.temperature = 0.9;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/failure_injection.h"
 #include "engine/core.h"
 
 namespace outrider {
@@ -119,6 +120,30 @@ inline void collect(std::map<RequestId, Answer>& answers, const Event& event) {
   answer.last = event;
   answer.last.logits = answer.last.hidden = {};
   answer.finished = true;
+}
+
+// Runs `core` to its end while the nth fallible point of its steps fails once. Whether there was such a point.
+inline bool run_failing_once(Core& core, std::int64_t nth, std::map<RequestId, Answer>& answers) {
+  constexpr std::size_t kMostEvents = 400;
+  std::vector<Event> events;
+  events.reserve(kMostEvents);
+  FailureCountdown countdown{.left = nth};
+  const auto deliver = [&](const Event& event) {
+    armed_failure = nullptr;  // the consumer's own allocations are not the engine's
+    OUTRIDER_CHECK(events.size() < kMostEvents);
+    events.push_back(event);
+    armed_failure = &countdown;
+  };
+  for (bool more = true; more;) {
+    armed_failure = &countdown;
+    try {
+      more = core.step(deliver);
+    } catch (const std::exception&) {
+    }
+    armed_failure = nullptr;
+  }
+  for (const Event& event : events) collect(answers, event);
+  return countdown.fired != nullptr;
 }
 
 inline CoreLimits core_limits(std::int64_t rows = 8, std::int64_t prefill = 512, std::int64_t blocks = 512,

@@ -69,6 +69,7 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
     times_.verify_ms = ms_between(begin, Clock::now()) - times_.draft_ms;
     observe(shares);
   } catch (const std::exception& error) {
+    changes.clear();
     roll_back(shares);
     return {stage, *error.what() != '\0' ? error.what() : "unknown failure"};
   }
