@@ -31,6 +31,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const MemoryFile file(data, size);
   std::filesystem::remove(directory() / "model.safetensors");
   std::filesystem::create_symlink(file.path(), directory() / "model.safetensors");
-  accept_data_errors([&] { load_all(*open_safetensors_model(directory())); });
+  accept_data_errors([&] { load_all(*open_safetensors_model(directory(), {})); });
   return 0;
 }
