@@ -283,7 +283,7 @@ TEST_P(Identity, AnAllocationThatFailsBesideDraftsLosesNothing) {
   std::vector<Request> requests = {request_of(70, 6, 301), request_of(9, 9, 302), request_of(33, 5, 303)};
   std::vector<std::vector<std::int32_t>> expected;
   for (const Request& request : requests) expected.push_back(solo(graph, request));
-  constexpr std::int64_t kStride = 7;
+  constexpr std::int64_t kStride = 31;
   for (std::int64_t nth = 1;; nth += kStride) {
     CoreLimits limits = drafting(core_limits(3, 64, 64, 2048), 3);
     limits.speculation.drafts_text = false;
