@@ -20,8 +20,6 @@ constexpr std::int64_t kMaxSlotsPerThread = 32;
 constexpr std::int64_t kItemsPerThread = 4;  // with so many items threads are kept busy without spreading chunks
 constexpr std::int64_t kChunkBlocks = kChunkKeys / kBlockKeys;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 std::int64_t heads_per_kv(const AttentionShape& shape) { return shape.heads / shape.kv_heads; }
 
 // Tokens of a tile when rows have up to `longest` new tokens.

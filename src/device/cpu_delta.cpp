@@ -19,8 +19,6 @@ constexpr std::int64_t kLeastColumns = 32;
 constexpr std::int64_t kColumnUnit = 16;
 constexpr std::int64_t kMostTaps = 8;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 const float* floats_at(const std::byte* slot, std::size_t offset) {
   return slot == nullptr ? nullptr : reinterpret_cast<const float*>(slot + offset);
 }

@@ -27,8 +27,6 @@ std::int64_t tokens_per_task(std::int64_t tokens, std::int64_t width, int thread
   return std::min(worth, (tokens + threads - 1) / threads);
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 void check_tensor(const Tensor& x, std::int64_t rows, std::int64_t width, const char* what) {
   OUTRIDER_CHECK(x.data != nullptr || rows == 0, "{} has no data", what);
   OUTRIDER_CHECK(x.rows == rows && x.width == width, "{} is [{}, {}], expected [{}, {}]", what, x.rows, x.width, rows,
@@ -51,9 +49,7 @@ double ln_of_tiles(std::span<const float> tile_max, const float* tile_sum, float
 }  // namespace
 
 CpuDevice::CpuDevice(int threads, const KernelTable& kernels)
-    : pool_(threads), kernels_(kernels), name_(fmt::format("cpu {}", name_of(kernels.isa))), shares_(pool_.threads()) {
-  weight_order_.starts.resize(static_cast<std::size_t>(pool_.threads()));
-}
+    : pool_(threads), kernels_(kernels), name_(fmt::format("cpu {}", name_of(kernels.isa))), shares_(pool_.threads()) {}
 
 std::unique_ptr<Device> make_cpu_device(int threads) { return std::make_unique<CpuDevice>(threads, kernels()); }
 
@@ -79,7 +75,7 @@ void check_batch(const RaggedBatch& batch) {
     OUTRIDER_CHECK(row.first_key >= 0 && row.first_key < kBlockKeys && row.first_key <= row.position,
                    "first key {} of a row at {}", row.first_key, row.position);
     const std::int64_t positions = row.position + row.end - row.begin;
-    OUTRIDER_CHECK(static_cast<std::int64_t>(row.blocks.size()) >= ceil_div(positions, kBlockKeys),
+    OUTRIDER_CHECK(static_cast<std::int64_t>(row.blocks.size()) >= kv_blocks_for(positions),
                    "{} blocks for {} positions", row.blocks.size(), positions);
     next = row.end;
   }

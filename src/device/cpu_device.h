@@ -72,9 +72,10 @@ class CpuDevice final : public Device {
   // Where the threads' shares of a linear operation begin. The operation after one is taken to be the one that followed
   // it last time: a model's steps are all alike.
   struct WeightOrder {
-    std::vector<const std::byte*> starts;  // of the operation at hand, one per thread
-    const std::byte* last = nullptr;       // names the operation before it: its first weights
-    std::unordered_map<const std::byte*, std::vector<const std::byte*>> followers;  // one entry per operation of models
+    // By an operation's first weights, one entry per operation of models: the starts of the one that followed it, one
+    // per thread; empty: none has.
+    std::unordered_map<const std::byte*, std::vector<const std::byte*>> followers;
+    std::vector<const std::byte*>* next = &followers[nullptr];  // of the operation before the one at hand
   };
 
   class LinearWork;     // cpu_linear.cpp

@@ -26,8 +26,6 @@ std::size_t group_index(int group) {
   return static_cast<std::size_t>(std::find(kGroupWidths.begin(), kGroupWidths.end(), group) - kGroupWidths.begin());
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 std::size_t code_bytes(std::int64_t rows, std::int64_t width) { return static_cast<std::size_t>(rows * width) * 2; }
 std::size_t scale_bytes(std::int64_t rows, std::int64_t width, int group) {
   return static_cast<std::size_t>(rows * (width / group)) * 2 * sizeof(float);
@@ -153,16 +151,15 @@ class CpuDevice::LinearWork {
   void read_ahead() {
     WeightOrder& order = device_.weight_order_;
     const std::int64_t tasks = blocks_ * first_strip_[parts_.size()];
-    for (std::size_t t = 0; t < order.starts.size(); ++t) {
+    order.next->resize(static_cast<std::size_t>(device_.threads()));
+    for (std::size_t t = 0; t < order.next->size(); ++t) {
       const std::int64_t begin = device_.shares_.begin(static_cast<int>(t));
       const Task task = task_at(std::min(begin, tasks - 1));
       const PackedMatrix& w = *parts_[task.part].weight;
-      order.starts[t] = w.data + w.offset(task.strip, 0, 0);
+      (*order.next)[t] = w.data + w.offset(task.strip, 0, 0);
     }
-    order.followers[order.last] = order.starts;
-    order.last = parts_[0].weight->data;
-    const auto next = order.followers.find(order.last);
-    if (next != order.followers.end()) device_.pool_.read_ahead(next->second, kReadAheadBytes);
+    order.next = &order.followers[parts_[0].weight->data];
+    if (!order.next->empty()) device_.pool_.read_ahead(*order.next, kReadAheadBytes);
   }
 
   void check_part(const LinearPart& part) {
@@ -313,8 +310,7 @@ std::size_t CpuDevice::linear_scratch_bytes(LinearOperation operation, std::int6
   for (const int group : kGroupWidths)
     if ((forms & static_cast<std::uint32_t>(group)) != 0)
       bytes += arena_bytes(code_bytes(tokens, width)) + arena_bytes(scale_bytes(tokens, width, group));
-  if (operation == LinearOperation::norm_linear)
-    bytes += arena_bytes(static_cast<std::size_t>(((forms & 1U) != 0 ? tokens : threads()) * width) * sizeof(float));
+  if (operation == LinearOperation::norm_linear) bytes += tensor_bytes((forms & 1U) != 0 ? tokens : threads(), width);
   return bytes;
 }
 

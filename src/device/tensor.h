@@ -11,6 +11,10 @@
 
 namespace outrider {
 
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+// KV blocks that hold this many positions.
+constexpr std::int64_t kv_blocks_for(std::int64_t positions) { return ceil_div(positions, kBlockKeys); }
+
 // A borrowed f32 matrix [rows, width], row r at data + r*stride. Never stored beyond the step that made it.
 struct Tensor {
   float* data = nullptr;
@@ -28,6 +32,11 @@ struct Tensor {
 // Bytes Arena::take() moves by for a request of `bytes`: what plans add up.
 constexpr std::size_t arena_bytes(std::size_t bytes) {
   return (bytes + AlignedBuffer::kLine - 1) / AlignedBuffer::kLine * AlignedBuffer::kLine;
+}
+
+// Bytes Arena::tensor() takes.
+constexpr std::size_t tensor_bytes(std::int64_t rows, std::int64_t width) {
+  return arena_bytes(static_cast<std::size_t>(rows * width) * sizeof(float));
 }
 
 // Scratch of one step: sized once from the model and the step limits (memory plan part "scratch"), handed out in

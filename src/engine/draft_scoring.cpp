@@ -8,13 +8,6 @@
 #include "state/kv_row.h"
 
 namespace outrider {
-namespace {
-
-std::size_t tensor_bytes(std::int64_t rows, std::int64_t width) {
-  return arena_bytes(static_cast<std::size_t>(rows * width) * sizeof(float));
-}
-
-}  // namespace
 
 void score_drafts(const Model& model, Device& device, std::span<const std::int32_t> ids, std::span<const float> hiddens,
                   DraftInput input, std::int64_t chunk_tokens, const std::function<void(const DraftScores&)>& deliver) {
@@ -30,7 +23,7 @@ void score_drafts(const Model& model, Device& device, std::span<const std::int32
   Arena arena(
       module.scratch_bytes(device, {.rows = chunk, .depth = 0, .chunk_tokens = chunk, .context_tokens = tokens}) +
       3 * tensor_bytes(chunk, d.width));
-  KvPool pool(module.kv_layout(), (tokens + kBlockKeys - 1) / kBlockKeys);
+  KvPool pool(module.kv_layout(), kv_blocks_for(tokens));
   KvRow row(pool);
   // Row p is stored at KV position p + 1; position 0 stays empty (runtime.md section 4).
   row.reserve(1);

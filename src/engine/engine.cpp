@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -19,10 +18,7 @@
 namespace outrider {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double ms_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
+double ms_since(Clock::time_point begin) { return ms_between(begin, Clock::now()); }
 
 // All a model says about text, with what is gathered from its vocabulary once. Stays where it is: chat borrows text.
 struct TextSide {
@@ -146,9 +142,6 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   impl->device = make_cpu_device(options.threads);
   EnginePlan plan = plan_engine(options, *source, *impl->device, estimated_text_bytes(path));
   if (!plan.memory.fits()) throw over_budget(plan.memory);
-  if (options.reading.mtp == MtpUse::on && plan.model.declaration.native_draft == Support::no)
-    throw Error(ErrorKind::data, fmt::format("--mtp on: {} has no MTP head that is ready to draft", path.string()),
-                "outrider models info says what was found; --mtp auto runs without");
 
   tell("load", 0.1);
   TextLoading text_loading(path, impl->side);

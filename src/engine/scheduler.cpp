@@ -7,7 +7,7 @@
 namespace outrider {
 
 std::int64_t planned_kv_blocks(std::int64_t prompt_tokens, std::int64_t max_tokens) {
-  return (prompt_tokens + max_tokens + 1 + kBlockKeys - 1) / kBlockKeys;
+  return kv_blocks_for(prompt_tokens + max_tokens + 1);
 }
 
 std::int64_t largest_max_tokens(std::int64_t prompt_tokens, std::int64_t blocks) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "engine/sampler.h"
@@ -15,11 +16,13 @@ DraftLimits draft_limits(const SpeculationLimits& limits, const Speculation::Roo
   return {room.rows, limits.depth, std::max(room.chunk_tokens, limits.depth + 1), room.context_tokens};
 }
 
-const NativeDraft* head_of(const Model& model, const SpeculationLimits& limits) {
-  return limits.depth > 0 && limits.head == SpeculationLimits::Head::use ? model.native_draft() : nullptr;
+// The model's head, where it has one that is used.
+std::optional<MtpModule> module_of(const Model& model, const SpeculationLimits& limits) {
+  const bool used = limits.depth > 0 && limits.head == SpeculationLimits::Head::use;
+  const NativeDraft* head = used ? model.native_draft() : nullptr;
+  if (head == nullptr) return std::nullopt;
+  return MtpModule(*head, nullptr, model.declaration().kv.type);
 }
-
-FloatType kv_type(const Model& model) { return model.declaration().kv.type; }
 
 }  // namespace
 
@@ -70,11 +73,13 @@ class Speculation::Port final : public DraftPort {
 };
 
 Speculation::Speculation(Parts parts, const SpeculationLimits& limits, const Room& room)
-    : parts_(std::move(parts)), limits_(limits), controller_({limits.depth, room.rows, 1}), round_(nullptr) {
+    : parts_(std::move(parts)),
+      limits_(limits),
+      controller_({limits.depth, room.rows, 1}),
+      module_(module_of(*parts_.model, limits_)),
+      round_(nullptr) {
   OUTRIDER_CHECK(limits.depth > 0 && limits.depth <= kMaxDraftDepth, "a draft depth of {}", limits.depth);
-  const NativeDraft* head = head_of(*parts_.model, limits_);
-  if (head == nullptr) return;
-  module_ = std::make_unique<MtpModule>(*head, nullptr, kv_type(*parts_.model));
+  if (!module_) return;
   pool_ = std::make_unique<KvPool>(module_->kv_layout(), room.kv_blocks);
   mtp_ = std::make_unique<MtpRows>(*module_, *pool_, draft_limits(limits_, room), limits_.refresh);
   round_ = DraftRound(mtp_.get());
@@ -84,25 +89,23 @@ Speculation::~Speculation() = default;
 
 std::size_t Speculation::scratch_bytes(const Model& model, const Device& device, const SpeculationLimits& limits,
                                        const Room& room) {
-  const NativeDraft* head = head_of(model, limits);
-  if (head == nullptr) return 0;
-  const Declaration& of = model.declaration();
+  const std::optional<MtpModule> module = module_of(model, limits);
+  if (!module) return 0;
   // A step's hiddens as the head was trained on, beside what the head itself takes.
-  const std::size_t tapped =
-      arena_bytes(static_cast<std::size_t>((room.chunk_tokens + room.rows * (limits.depth + 1)) * of.width) * 4);
-  return tapped + MtpRows::scratch_bytes(MtpModule(*head, nullptr, kv_type(model)), device, draft_limits(limits, room));
+  return tensor_bytes(room.chunk_tokens + room.rows * (limits.depth + 1), module->width()) +
+         MtpRows::scratch_bytes(*module, device, draft_limits(limits, room));
 }
 
 std::size_t Speculation::row_bytes(const Model& model, const SpeculationLimits& limits, std::int64_t row_tokens) {
   if (limits.depth == 0) return 0;
   const std::size_t text = limits.drafts_text ? NgramDrafter::bytes_for(limits.text, row_tokens) : 0;
-  if (head_of(model, limits) == nullptr) return text;
+  if (!module_of(model, limits)) return text;
   return text + MtpRows::row_bytes(model.declaration().width, draft_limits(limits, {1, 1, 1, 1}));
 }
 
 std::size_t Speculation::block_bytes(const Model& model, const SpeculationLimits& limits) {
-  const NativeDraft* head = head_of(model, limits);
-  return head == nullptr ? 0 : MtpModule(*head, nullptr, kv_type(model)).kv_layout().block_bytes();
+  const std::optional<MtpModule> module = module_of(model, limits);
+  return module ? module->kv_layout().block_bytes() : 0;
 }
 
 void Speculation::admit(std::span<EngineRow* const> rows) {

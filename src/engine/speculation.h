@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -109,7 +110,7 @@ class Speculation {
   DepthController controller_;
   std::int64_t arm_ = 0;
   std::vector<EngineRow*> rows_;  // of the head's group, by EngineRow::draft_row
-  std::unique_ptr<MtpModule> module_;
+  std::optional<MtpModule> module_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<MtpRows> mtp_;
   DraftRound round_;

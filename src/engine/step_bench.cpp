@@ -12,8 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::int64_t blocks_of(std::int64_t tokens) { return (tokens + kBlockKeys - 1) / kBlockKeys; }
-
 // KV blocks of all shapes together: shapes of equal rows and context share rows, sized for the longest.
 std::int64_t blocks_for(std::span<const StepShape> shapes) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> longest;
@@ -22,7 +20,7 @@ std::int64_t blocks_for(std::span<const StepShape> shapes) {
     tokens = std::max(tokens, s.tokens);
   }
   std::int64_t blocks = 0;
-  for (const auto& [key, tokens] : longest) blocks += key.first * blocks_of(key.second + tokens);
+  for (const auto& [key, tokens] : longest) blocks += key.first * kv_blocks_for(key.second + tokens);
   return blocks;
 }
 

@@ -41,9 +41,6 @@ void Attention::append_only(const Step& step, const RaggedBatch& batch, const Ro
 
 std::size_t Attention::scratch_bytes(const Device& device, std::int64_t tokens, std::int64_t rows,
                                      std::int64_t context_tokens) const {
-  const auto tensor_bytes = [&](std::int64_t width) {
-    return arena_bytes(static_cast<std::size_t>(tokens * width) * sizeof(float));
-  };
   const std::uint32_t forms =
       input_form(q_proj.weight.view) | input_form(k_proj.weight.view) | input_form(v_proj.weight.view);
   const std::size_t inputs = device.linear_scratch_bytes(LinearOperation::norm_linear, tokens, q_proj.k(), forms);
@@ -51,8 +48,9 @@ std::size_t Attention::scratch_bytes(const Device& device, std::int64_t tokens, 
   const LinearOperation last =
       shape.gate == AttentionGate::none ? LinearOperation::linear : LinearOperation::gated_linear;
   const std::size_t output = device.linear_scratch_bytes(last, tokens, o_proj.k(), input_form(o_proj.weight.view));
-  const std::size_t projections = tensor_bytes(k_proj.n()) + tensor_bytes(v_proj.n()) + std::max(inputs, attending);
-  return tensor_bytes(o_proj.k()) + tensor_bytes(q_proj.n()) + std::max(projections, output);
+  const std::size_t projections =
+      tensor_bytes(tokens, k_proj.n()) + tensor_bytes(tokens, v_proj.n()) + std::max(inputs, attending);
+  return tensor_bytes(tokens, o_proj.k()) + tensor_bytes(tokens, q_proj.n()) + std::max(projections, output);
 }
 
 }  // namespace outrider

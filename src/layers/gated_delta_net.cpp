@@ -44,7 +44,7 @@ std::size_t GatedDeltaNet::scratch_bytes(const Device& device, std::int64_t toke
   std::size_t projections = 0;
   std::uint32_t forms = 0;
   for (const Linear* linear : {&in_proj_qkv, &in_proj_z, &in_proj_b, &in_proj_a}) {
-    projections += arena_bytes(static_cast<std::size_t>(tokens * linear->n()) * sizeof(float));
+    projections += tensor_bytes(tokens, linear->n());
     forms |= input_form(linear->weight.view);
   }
   const std::size_t in = device.linear_scratch_bytes(LinearOperation::norm_linear, tokens, in_proj_qkv.k(), forms);

@@ -228,8 +228,6 @@ RopeAngles Rope::angles(const Step& step, const RaggedBatch& batch) const {
   return angles;
 }
 
-std::size_t Rope::scratch_bytes(std::int64_t tokens) const {
-  return 2 * arena_bytes(static_cast<std::size_t>(tokens * half()) * sizeof(float));
-}
+std::size_t Rope::scratch_bytes(std::int64_t tokens) const { return 2 * tensor_bytes(tokens, half()); }
 
 }  // namespace outrider

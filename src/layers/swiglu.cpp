@@ -15,7 +15,7 @@ void SwiGlu::forward(const Step& step, const Norm& norm, Tensor h) const {
 }
 
 std::size_t SwiGlu::scratch_bytes(const Device& device, std::int64_t tokens) const {
-  const std::size_t inner = arena_bytes(static_cast<std::size_t>(tokens * gate_proj.n()) * sizeof(float));
+  const std::size_t inner = tensor_bytes(tokens, gate_proj.n());
   const std::uint32_t forms = input_form(gate_proj.weight.view) | input_form(up_proj.weight.view);
   const std::size_t in = device.linear_scratch_bytes(LinearOperation::norm_linear, tokens, gate_proj.k(), forms);
   const std::size_t out = device.linear_scratch_bytes(LinearOperation::swiglu_linear, tokens, down_proj.k(),

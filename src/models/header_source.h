@@ -76,4 +76,9 @@ inline std::string refusal(const ModelSource& source) {
   return "accepted";
 }
 
+inline std::string refusal_with(HeaderSource source, const char* key, const nlohmann::json& value) {
+  source.config_json[key] = value;
+  return refusal(source);
+}
+
 }  // namespace outrider

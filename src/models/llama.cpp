@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "models/decoder_parts.h"
 
 namespace outrider {
 namespace {
@@ -36,7 +35,7 @@ Attention build_attention(ModuleBuilder& builder, const LlamaConfig& c, const st
 
 LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& c) {
   LlamaWeights weights;
-  weights.embed_tokens = builder.embedding("embedding", "model.embed_tokens", c.vocab, c.width);
+  build_embedding(builder, c, weights);
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const std::string path = layer_path(i);
     LlamaLayer layer;
@@ -46,8 +45,7 @@ LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& c) {
     layer.mlp = build_swiglu(builder, kMlpKind, path + ".mlp", c.width, c.ffn, c.mlp_bias);
     weights.layers.push_back(std::move(layer));
   }
-  weights.norm = builder.norm(kNormKind, "model.norm", c.width, c.norm_eps);
-  if (c.head == HeadWeight::own) weights.lm_head = builder.linear("head", "lm_head", c.vocab, c.width, HasBias::no);
+  build_norm_and_head(builder, c, weights);
   return weights;
 }
 
@@ -61,7 +59,7 @@ ModelWork llama_work(const LlamaWeights& weights) {
       work.layers.push_back(work_of(*linear));
     work.attention_macs += 2 * a.shape.heads * a.shape.head_width;
   }
-  work.head = work_of(weights.lm_head ? weights.lm_head->weight.view : weights.embed_tokens.weight.view);
+  work.head = work_of(weights.head());
   return work;
 }
 
@@ -113,22 +111,16 @@ std::size_t Llama::scratch_bytes(const Device& device, const StepLimits& limits)
                       layer.self_attn.scratch_bytes(device, limits.tokens, std::min(limits.rows, limits.tokens),
                                                     limits.context_tokens),
                       layer.mlp.scratch_bytes(device, limits.tokens)});
-  const PackedMatrix& head = weights_.lm_head ? weights_.lm_head->weight.view : weights_.embed_tokens.weight.view;
-  return decoder_scratch_bytes(block, rope_, head, device, limits);
+  return decoder_scratch_bytes(block, rope_, weights_.head(), device, limits);
 }
 
 Tensor Llama::forward(const Step& step, const RaggedBatch& batch) {
-  const Tensor h = step.arena.tensor(batch.size(), config_.width);
-  step.device.embed(weights_.embed_tokens.weight.view, batch.tokens, h);
-  return run_layer_range(step, batch, h, 0, config_.layers);
+  return run_layer_range(step, batch, weights_.embed(step, batch), 0, config_.layers);
 }
 
 Tensor Llama::run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
                               std::int64_t last) {
-  OUTRIDER_CHECK(first >= 0 && first <= last && last <= config_.layers, "layers [{}, {}) of {}", first, last,
-                 config_.layers);
-  OUTRIDER_CHECK(h.rows == batch.size() && h.width == config_.width && step.faults != nullptr,
-                 "hidden [{}, {}] for {} tokens of width {}", h.rows, h.width, batch.size(), config_.width);
+  check_layer_range(step, batch, h, config_, first, last);
   if (first == last) return h;
   Arena::Scope scope(step.arena);
   const RopeAngles angles = rope_.angles(step, batch);
@@ -140,10 +132,6 @@ Tensor Llama::run_layer_range(const Step& step, const RaggedBatch& batch, Tensor
   return h;
 }
 
-void Llama::head(const Step& step, Tensor hidden, Tensor logits) {
-  const PackedMatrix& head = weights_.lm_head ? weights_.lm_head->weight.view : weights_.embed_tokens.weight.view;
-  const LinearPart part = {.weight = &head, .out = logits};
-  step.device.norm_linear(hidden, weights_.norm.data(), config_.norm_eps, {&part, 1}, step.arena, step.faults);
-}
+void Llama::head(const Step& step, Tensor hidden, Tensor logits) { weights_.run_head(step, hidden, logits); }
 
 }  // namespace outrider

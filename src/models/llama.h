@@ -10,6 +10,7 @@
 #include "layers/attention.h"
 #include "layers/module_builder.h"
 #include "layers/swiglu.h"
+#include "models/decoder_parts.h"
 #include "models/llama_config.h"
 #include "models/model.h"
 
@@ -23,11 +24,8 @@ struct LlamaLayer {
 };
 
 // All tensors of the graph; from a plan they have shapes and no data.
-struct LlamaWeights {
-  Embedding embed_tokens;  // [V, E]
+struct LlamaWeights : DecoderEnds {
   std::vector<LlamaLayer> layers;
-  Norm norm;                      // [E]
-  std::optional<Linear> lm_head;  // [V, E]; absent: tied
 };
 
 LlamaWeights build_llama(ModuleBuilder& builder, const LlamaConfig& config);

@@ -70,21 +70,14 @@ LlamaConfig read_llama_config(const ConfigReader& config, const LlamaFamily& fam
   refuse_foreign_values(config);
   LlamaConfig c;
   c.architecture = family.model_type;
-  c.width = config.dimension("hidden_size");
-  c.layers = config.integer("num_hidden_layers", 1, 4096);
-  c.heads = config.dimension("num_attention_heads");
-  c.kv_heads = config.dimension("num_key_value_heads", c.heads);
-  if (c.heads % c.kv_heads != 0)
-    throw config.refuse("num_key_value_heads", fmt::format("a divisor of num_attention_heads = {}", c.heads));
+  read_width_and_heads(config, c);
   if (!config.has("head_dim") && c.width % c.heads != 0)
     throw config.refuse("hidden_size", fmt::format("a multiple of num_attention_heads = {} without head_dim", c.heads));
   c.head_width = config.dimension("head_dim", std::max<std::int64_t>(1, c.width / c.heads));
   if (c.head_width < 2 || c.head_width % 2 != 0) throw config.refuse("head_dim", "an even number of at least 2");
   if (c.heads * c.head_width > ConfigReader::kMaxDimension)
     throw config.refuse("head_dim", fmt::format("heads x head_dim at most {}", ConfigReader::kMaxDimension));
-  c.ffn = config.dimension("intermediate_size");
-  c.vocab = config.dimension("vocab_size");
-  c.norm_eps = static_cast<float>(config.number("rms_norm_eps", 0, 1));
+  read_ffn_and_vocab(config, c);
   c.rope = read_rope(config, c.head_width);
   c.layer_has_rope = layers_with_rope(config, family.rope, c.layers);
   c.context_tokens =
@@ -93,7 +86,7 @@ LlamaConfig read_llama_config(const ConfigReader& config, const LlamaFamily& fam
   c.o_bias = bias_of(family.o_bias, config, "attention_bias");
   c.mlp_bias = bias_of(family.mlp_bias, config, "mlp_bias");
   c.head_norms = family.head_norms;
-  c.head = config.flag("tie_word_embeddings", lm_head == LmHead::absent) ? HeadWeight::tied : HeadWeight::own;
+  c.head = read_head_weight(config, lm_head);
   return c;
 }
 

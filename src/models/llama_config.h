@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "layers/module_builder.h"
-#include "layers/rope.h"
-#include "weights/config.h"
+#include "models/decoder_config.h"
 
 namespace outrider {
 
@@ -59,29 +58,13 @@ inline constexpr LlamaFamily kLlamaFamilies[] = {
      .window = WindowRule::when_used},
 };
 
-enum class HeadWeight : std::uint8_t { tied, own };
-
-struct LlamaConfig {
-  std::string architecture;     // model_type
-  std::int64_t width = 0;       // E
-  std::int64_t layers = 0;      // N
-  std::int64_t heads = 0;       // H
-  std::int64_t kv_heads = 0;    // K
-  std::int64_t head_width = 0;  // D
-  std::int64_t ffn = 0;         // F
-  std::int64_t vocab = 0;       // V
-  std::int64_t context_tokens = 0;
-  float norm_eps = 0;
-  RopeConfig rope;
+struct LlamaConfig : DecoderConfig {
   std::vector<bool> layer_has_rope;  // [N]
   HasBias qkv_bias = HasBias::no, o_bias = HasBias::no, mlp_bias = HasBias::no;
   HeadNorms head_norms = HeadNorms::none;
-  HeadWeight head = HeadWeight::tied;
 };
 
-// Error (data) for every refused value of models.md 1.2.6 and every failed check of 1.2.7. `has_lm_head`: whether the
-// files hold lm_head.weight, which decides where tie_word_embeddings is absent (1.2.5).
-enum class LmHead : std::uint8_t { absent, present };
+// Error (data) for every refused value of models.md 1.2.6 and every failed check of 1.2.7.
 LlamaConfig read_llama_config(const ConfigReader& config, const LlamaFamily& family, LmHead lm_head);
 
 }  // namespace outrider

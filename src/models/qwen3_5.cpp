@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "models/decoder_parts.h"
 
 namespace outrider {
 namespace {
@@ -73,7 +72,7 @@ std::int64_t count_of(const Qwen35Config& c, CacheKind kind) {
 
 Qwen35Weights build_qwen3_5(ModuleBuilder& builder, const Qwen35Config& c, const CheckpointFacts& facts) {
   Qwen35Weights weights;
-  weights.embed_tokens = builder.embedding("embedding", "model.embed_tokens", c.vocab, c.width);
+  build_embedding(builder, c, weights);
   std::int64_t full = 0, recurrent = 0;
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const std::string path = layer_path(i);
@@ -89,8 +88,7 @@ Qwen35Weights build_qwen3_5(ModuleBuilder& builder, const Qwen35Config& c, const
     layer.mlp = build_swiglu(builder, kMlpKind, path + ".mlp", c.width, c.ffn, HasBias::no);
     weights.layers.push_back(std::move(layer));
   }
-  weights.norm = builder.norm(kNormKind, "model.norm", c.width, c.norm_eps);
-  if (c.head == HeadWeight::own) weights.lm_head = builder.linear("head", "lm_head", c.vocab, c.width, HasBias::no);
+  build_norm_and_head(builder, c, weights);
   if (facts.mtp.state == HeadState::ready) weights.mtp = build_mtp(builder, c);
   return weights;
 }
@@ -196,17 +194,12 @@ std::size_t Qwen35::scratch_bytes(const Device& device, const StepLimits& limits
 }
 
 Tensor Qwen35::forward(const Step& step, const RaggedBatch& batch) {
-  const Tensor h = step.arena.tensor(batch.size(), config_.width);
-  step.device.embed(weights_.embed_tokens.weight.view, batch.tokens, h);
-  return run_layer_range(step, batch, h, 0, config_.layers);
+  return run_layer_range(step, batch, weights_.embed(step, batch), 0, config_.layers);
 }
 
 Tensor Qwen35::run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
                                std::int64_t last) {
-  OUTRIDER_CHECK(first >= 0 && first <= last && last <= config_.layers, "layers [{}, {}) of {}", first, last,
-                 config_.layers);
-  OUTRIDER_CHECK(h.rows == batch.size() && h.width == config_.width && step.faults != nullptr,
-                 "hidden [{}, {}] for {} tokens of width {}", h.rows, h.width, batch.size(), config_.width);
+  check_layer_range(step, batch, h, config_, first, last);
   if (first == last) return h;
   Arena::Scope scope(step.arena);
   const RopeAngles angles = rope_.angles(step, batch);
@@ -222,9 +215,6 @@ Tensor Qwen35::run_layer_range(const Step& step, const RaggedBatch& batch, Tenso
   return h;
 }
 
-void Qwen35::head(const Step& step, Tensor hidden, Tensor logits) {
-  const LinearPart part = {.weight = &weights_.head(), .out = logits};
-  step.device.norm_linear(hidden, weights_.norm.data(), config_.norm_eps, {&part, 1}, step.arena, step.faults);
-}
+void Qwen35::head(const Step& step, Tensor hidden, Tensor logits) { weights_.run_head(step, hidden, logits); }
 
 }  // namespace outrider

@@ -14,6 +14,7 @@
 #include "layers/gated_delta_net.h"
 #include "layers/module_builder.h"
 #include "layers/swiglu.h"
+#include "models/decoder_parts.h"
 #include "models/model.h"
 #include "models/qwen3_5_config.h"
 
@@ -29,14 +30,9 @@ struct Qwen35Layer {
 
 // All tensors of the graph; from a plan they have shapes and no data. Norms multiply as they are (weights/ shifted
 // them).
-struct Qwen35Weights {
-  Embedding embed_tokens;  // [V, E]
+struct Qwen35Weights : DecoderEnds {
   std::vector<Qwen35Layer> layers;
-  Norm norm;                      // [E]
-  std::optional<Linear> lm_head;  // [V, E]; absent: tied
   std::optional<MtpWeights> mtp;  // of a head that is ready
-
-  const PackedMatrix& head() const { return lm_head ? lm_head->weight.view : embed_tokens.weight.view; }
 };
 
 // `facts` of the source.

@@ -66,23 +66,16 @@ Qwen35Config read_qwen3_5_config(const ConfigReader& config, const std::string& 
   refuse_foreign_values(config);
   Qwen35Config c;
   c.architecture = model_type;
-  c.width = config.dimension("hidden_size");
-  c.layers = config.integer("num_hidden_layers", 1, 4096);
-  c.heads = config.dimension("num_attention_heads");
-  c.kv_heads = config.dimension("num_key_value_heads", c.heads);
-  if (c.heads % c.kv_heads != 0)
-    throw config.refuse("num_key_value_heads", fmt::format("a divisor of num_attention_heads = {}", c.heads));
+  read_width_and_heads(config, c);
   c.head_width = config.dimension("head_dim");
   if (2 * c.heads * c.head_width > ConfigReader::kMaxDimension)
     throw config.refuse("head_dim", fmt::format("2 x heads x head_dim at most {}", ConfigReader::kMaxDimension));
-  c.ffn = config.dimension("intermediate_size");
-  c.vocab = config.dimension("vocab_size");
-  c.norm_eps = static_cast<float>(config.number("rms_norm_eps", 0, 1));
+  read_ffn_and_vocab(config, c);
   c.rope = read_rope(config, rotated_dims(config, c.head_width));
   c.context_tokens = rope_context_tokens(c.rope);
   c.delta = read_delta_net_dims(config);
   c.mixers = mixers_of(config, c.layers);
-  c.head = config.flag("tie_word_embeddings", lm_head == LmHead::absent) ? HeadWeight::tied : HeadWeight::own;
+  c.head = read_head_weight(config, lm_head);
   return c;
 }
 

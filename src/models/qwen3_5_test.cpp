@@ -59,11 +59,7 @@ HeaderSource qwen_0_8b() {
   return source;
 }
 
-std::string refusal_with(const char* key, const json& value) {
-  HeaderSource source = qwen_0_8b();
-  source.config_json[key] = value;
-  return refusal(source);
-}
+std::string refusal_with(const char* key, const json& value) { return refusal_with(qwen_0_8b(), key, value); }
 
 TEST(Qwen35, DeclaresItsCachesItsStateAndItsTargets) {
   const ModelPlan plan = plan_model(qwen_0_8b(), Precision::packed);

@@ -224,8 +224,7 @@ std::unique_ptr<Model> load_model(ModelSource& source, Precision precision, Devi
   if (described.head == HeadWeight::tied && source.has("lm_head.weight"))
     log(LogLevel::info, "{}: tied embeddings, lm_head.weight is not loaded", source.path().string());
   std::string identity;
-  if (described.plan.declaration.native_draft == Support::yes)
-    identity = fmt::format("{:02x}", fmt::join(source.mtp_identity(), ""));
+  if (described.plan.declaration.native_draft == Support::yes) identity = hex(source.mtp_identity());
   source.set_parallel_for([&device](std::int64_t count, const std::function<void(std::int64_t)>& task) {
     device.parallel_for(count, task);
   });

@@ -51,11 +51,7 @@ HeaderSource minicpm5() {
   return source;
 }
 
-std::string refusal_with(const char* key, const json& value) {
-  HeaderSource source = minicpm5();
-  source.config_json[key] = value;
-  return refusal(source);
-}
+std::string refusal_with(const char* key, const json& value) { return refusal_with(minicpm5(), key, value); }
 
 TEST(Registry, MiniCpm5DeclaresItsCachesAndTargets) {
   const ModelPlan plan = plan_model(minicpm5(), Precision::packed);

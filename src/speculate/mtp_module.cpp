@@ -73,11 +73,8 @@ void MtpModule::head(const Step& step, Tensor outputs, Tensor logits) {
 std::size_t MtpModule::scratch_bytes(const Device& device, const DraftLimits& limits) const {
   const MtpWeights& w = draft_.weights;
   const std::int64_t tokens = limits.chunk_tokens;
-  const auto floats = [](std::int64_t rows, std::int64_t columns) {
-    return arena_bytes(static_cast<std::size_t>(rows * columns) * sizeof(float));
-  };
   const std::size_t fusing =
-      floats(tokens, 2 * width()) +
+      tensor_bytes(tokens, 2 * width()) +
       device.linear_scratch_bytes(LinearOperation::linear, tokens, 2 * width(), input_form(w.fc.weight.view));
   // A pass over known pairs may hold a row per token, one of drafts at most limits.rows.
   const std::size_t turning =
@@ -86,9 +83,9 @@ std::size_t MtpModule::scratch_bytes(const Device& device, const DraftLimits& li
       std::max(w.self_attn.scratch_bytes(device, tokens, tokens, limits.context_tokens + limits.depth + 1),
                w.mlp.scratch_bytes(device, tokens));
   const std::size_t logits =
-      floats(limits.rows, head().n) +
+      tensor_bytes(limits.rows, head().n) +
       device.linear_scratch_bytes(LinearOperation::linear, limits.rows, head().k, input_form(head()));
-  return std::max(floats(tokens, width()) + std::max(fusing, turning + block), logits);
+  return std::max(tensor_bytes(tokens, width()) + std::max(fusing, turning + block), logits);
 }
 
 }  // namespace outrider

@@ -57,8 +57,8 @@ std::size_t MtpRows::row_bytes(std::int64_t width, const DraftLimits& limits) {
 }
 
 std::size_t MtpRows::scratch_bytes(const DraftModule& module, const Device& device, const DraftLimits& limits) {
-  return arena_bytes(float_bytes(limits.rows * module.width())) +
-         arena_bytes(float_bytes(limits.chunk_tokens * module.width())) + module.scratch_bytes(device, limits);
+  return tensor_bytes(limits.rows, module.width()) + tensor_bytes(limits.chunk_tokens, module.width()) +
+         module.scratch_bytes(device, limits);
 }
 
 // New rows, and room for the group with them.

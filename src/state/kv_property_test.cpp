@@ -1,18 +1,15 @@
 // Random programs over rows and groups against a naive model: a row is a vector of ids, a block exists when some row
 // covers it. After every operation the bytes of every row, the used blocks and the privacy of writable blocks hold.
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <set>
-#include <stdexcept>
 #include <string>
-#include <tuple>
 
 #include "state/row_group.h"
+#include "state/test_programs.h"
 #include "state/test_rows.h"
 
 namespace outrider {
@@ -35,13 +32,6 @@ enum class Action {
   rollback
 };
 constexpr int kActions = static_cast<int>(Action::rollback) + 1;
-using Step = std::tuple<int, std::uint32_t, std::uint32_t>;  // action, and two numbers that it reduces to its choices
-
-// Fails the program for rapidcheck (which then shrinks it) and for GoogleTest alike.
-#define REQUIRE(condition)                                                                          \
-  do {                                                                                              \
-    if (!(condition)) throw std::logic_error("line " + std::to_string(__LINE__) + ": " #condition); \
-  } while (false)
 
 // A row with its model. Reserved positions have no ids.
 struct Pair {
@@ -52,7 +42,7 @@ struct Pair {
 
 class Machine {
  public:
-  void apply(const Step& step) {
+  void apply(const ProgramStep& step) {
     a_ = std::get<1>(step);
     b_ = std::get<2>(step);
     switch (static_cast<Action>(std::get<0>(step))) {
@@ -274,27 +264,9 @@ class Machine {
   std::uint32_t b_ = 0;
 };
 
-RC_GTEST_PROP(KvRows, EveryRandomProgramGivesTheModelsBytes, ()) {
-  const auto steps = *rc::gen::scale(
-      2.0, rc::gen::container<std::vector<Step>>(
-               rc::gen::tuple(rc::gen::inRange(0, kActions), rc::gen::resize(1000, rc::gen::arbitrary<std::uint32_t>()),
-                              rc::gen::resize(1000, rc::gen::arbitrary<std::uint32_t>()))));
-  Machine machine;
-  for (const Step& step : steps) {
-    machine.apply(step);
-    machine.check();
-  }
-}
+RC_GTEST_PROP(KvRows, EveryRandomProgramGivesTheModelsBytes, ()) { run_random_program<Machine>(kActions); }
 
-// The same machine over one long program: what only shows after many operations on the same objects.
-TEST(KvRows, ALongProgramGivesTheModelsBytes) {
-  std::mt19937 next(20260101);
-  Machine machine;
-  for (int step = 0; step < 6000; ++step) {
-    machine.apply({static_cast<int>(next() % kActions), next(), next()});
-    machine.check();
-  }
-}
+TEST(KvRows, ALongProgramGivesTheModelsBytes) { run_long_program<Machine>(kActions, 20260101); }
 
 }  // namespace
 }  // namespace outrider

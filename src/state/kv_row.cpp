@@ -11,8 +11,6 @@
 namespace outrider {
 namespace {
 
-std::int64_t blocks_for(std::int64_t positions) { return (positions + kBlockKeys - 1) / kBlockKeys; }
-
 // The first `count` positions of a block, in all layers and heads; the rest of `to` is left as it is.
 void copy_positions(const KvLayout& layout, const std::byte* from, std::byte* to, std::int64_t count) {
   if (count == kBlockKeys) {
@@ -129,7 +127,7 @@ struct KvRow::Impl {
 void KvRow::Impl::reserve(std::int64_t tokens) {
   // Before the sum, which a huge request could overflow.
   if (tokens / kBlockKeys > pool->blocks.capacity()) pool->check_room(tokens / kBlockKeys, tokens);
-  const std::int64_t needed = blocks_for(length + tokens);
+  const std::int64_t needed = kv_blocks_for(length + tokens);
   const std::int64_t missing = std::max<std::int64_t>(needed - std::ssize(blocks), 0);
   const bool shared_tail = tokens > 0 && length % kBlockKeys != 0 && block_of(length)->owners > 1;
   if (missing == 0 && !shared_tail) {
@@ -192,7 +190,7 @@ void KvRow::truncate(std::int64_t n) noexcept {
 
 void KvRow::release_reserved() noexcept {
   impl_->reserved = 0;
-  impl_->cut_blocks(blocks_for(impl_->length));
+  impl_->cut_blocks(kv_blocks_for(impl_->length));
 }
 
 bool KvRow::in_round() const { return impl_->round_begin != Impl::kNoRound; }
@@ -225,7 +223,7 @@ KvRow KvRow::prefix(std::int64_t n) const {
   const std::int64_t decided = in_round() ? row.round_begin : row.length;
   OUTRIDER_CHECK(n >= 0 && n <= decided, "prefix of {} of {} committed positions", n, decided);
   KvRow shared(*row.owner);
-  const std::int64_t count = blocks_for(n);
+  const std::int64_t count = kv_blocks_for(n);
   shared.impl_->make_room(count);
   for (std::int64_t i = 0; i < count; ++i) {
     SharedBuffer* block = row.blocks[static_cast<std::size_t>(i)];
@@ -240,7 +238,7 @@ KvRow KvRow::extract() const {
   const Impl& row = *impl_;
   OUTRIDER_CHECK(!in_round(), "extract inside a round");
   KvRow copy(*row.owner);
-  const std::int64_t count = blocks_for(row.length);
+  const std::int64_t count = kv_blocks_for(row.length);
   row.pool->check_room(count, row.length);
   copy.impl_->make_room(count);
   for (std::int64_t i = 0; i < count; ++i) {

@@ -2,18 +2,15 @@
 // vector of ids and a set of stored positions. After every operation the bytes of every row hold, and so do the numbers
 // of used blocks and slots.
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <map>
-#include <random>
 #include <set>
-#include <stdexcept>
 #include <string>
-#include <tuple>
 
 #include "state/row_group.h"
+#include "state/test_programs.h"
 #include "state/test_recurrent.h"
 
 namespace outrider {
@@ -34,12 +31,6 @@ enum class Action {
   rollback
 };
 constexpr int kActions = static_cast<int>(Action::rollback) + 1;
-using Step = std::tuple<int, std::uint32_t, std::uint32_t>;  // action, and two numbers that it reduces to its choices
-
-#define REQUIRE(condition)                                                                          \
-  do {                                                                                              \
-    if (!(condition)) throw std::logic_error("line " + std::to_string(__LINE__) + ": " #condition); \
-  } while (false)
 
 // What a row must hold. `stored`: positions beside 0 whose state it has, and whether each is a checkpoint.
 struct Expected {
@@ -64,7 +55,7 @@ struct Pair {
 
 class Machine {
  public:
-  void apply(const Step& step) {
+  void apply(const ProgramStep& step) {
     a_ = std::get<1>(step);
     b_ = std::get<2>(step);
     switch (static_cast<Action>(std::get<0>(step))) {
@@ -260,28 +251,9 @@ class Machine {
   std::uint32_t b_ = 0;
 };
 
-RC_GTEST_PROP(StateRows, EveryRandomProgramGivesTheModelsBytes, ()) {
-  const auto steps = *rc::gen::scale(
-      2.0, rc::gen::container<std::vector<Step>>(
-               rc::gen::tuple(rc::gen::inRange(0, kActions), rc::gen::resize(1000, rc::gen::arbitrary<std::uint32_t>()),
-                              rc::gen::resize(1000, rc::gen::arbitrary<std::uint32_t>()))));
-  Machine machine;
-  for (const Step& step : steps) {
-    machine.apply(step);
-    machine.check();
-  }
-}
+RC_GTEST_PROP(StateRows, EveryRandomProgramGivesTheModelsBytes, ()) { run_random_program<Machine>(kActions); }
 
-TEST(StateRows, ALongProgramGivesTheModelsBytes) {
-  std::mt19937 next(20261130);
-  Machine machine;
-  for (int step = 0; step < 6000; ++step) {
-    const int action = static_cast<int>(next() % kActions);
-    const std::uint32_t a = next(), b = next();
-    machine.apply({action, a, b});
-    machine.check();
-  }
-}
+TEST(StateRows, ALongProgramGivesTheModelsBytes) { run_long_program<Machine>(kActions, 20261130); }
 
 }  // namespace
 }  // namespace outrider

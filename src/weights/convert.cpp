@@ -83,7 +83,7 @@ std::string hash_of(const std::vector<OpenedFile>& files, const ConvertOptions& 
       file.drop_pages(at, piece.size());
     }
   }
-  return fmt::format("{:02x}", fmt::join(hash.finish(), ""));
+  return hex(hash.finish());
 }
 
 // Rows [begin, end) of a matrix in the form they are written in.

@@ -40,8 +40,8 @@ std::vector<fs::path> panel_places(const fs::path& model, std::span<const Opened
   if (!foreign) places.push_back(home / ".outrider" / (name + ".panels"));
   try {
     const Fingerprint hash = sha256(real.string());
-    places.push_back(panel_cache() / fmt::format("{}-{:02x}.panels", is_directory ? home.filename().string() : name,
-                                                 fmt::join(hash.begin(), hash.begin() + 12, "")));
+    places.push_back(panel_cache() / fmt::format("{}-{}.panels", is_directory ? home.filename().string() : name,
+                                                 hex(std::span(hash).first(12))));
   } catch (const Error&) {
     // Neither HOME nor XDG_CACHE_HOME: there is no second place.
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 struct evp_md_ctx_st;
@@ -13,6 +14,9 @@ struct evp_md_ctx_st;
 namespace outrider {
 
 using Sha256Digest = std::array<std::uint8_t, 32>;
+
+// Two hexadecimal digits a byte.
+std::string hex(std::span<const std::uint8_t> bytes);
 
 // Error (runtime) from any call when the library cannot compute it.
 class Sha256 {
