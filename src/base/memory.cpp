@@ -47,6 +47,23 @@ void release(MemoryPart part, std::size_t bytes) {
   all_parts.subtract(bytes);
 }
 
+// Zeroed pages of a mapping of their own, at a multiple of `alignment`; null when the system has none.
+void* map_pages(std::size_t bytes, std::size_t page, std::size_t alignment) {
+  const std::size_t slack = alignment > page ? alignment - page : 0;
+  if (bytes == 0 || bytes > SIZE_MAX - slack) return nullptr;  // 0: the rounding of `bytes` to pages overflowed
+  void* const mapped = mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* const first = static_cast<std::byte*>(mapped);
+  const std::size_t before = (alignment - reinterpret_cast<std::uintptr_t>(first) % alignment) % alignment;
+  if (before > 0) munmap(first, before);
+  if (before < slack) munmap(first + before + bytes, slack - before);
+#ifdef MADV_HUGEPAGE
+  // Obeyed or not: speed, never a condition.
+  if (alignment >= AlignedBuffer::kLargePage) madvise(first + before, bytes, MADV_HUGEPAGE);
+#endif
+  return first + before;
+}
+
 // "123456 kB" fields of /proc files; 0 where the field or the file is missing.
 std::size_t proc_field_bytes(const char* file, std::string_view field) {
   std::ifstream in(file);
@@ -80,10 +97,9 @@ AlignedBuffer::AlignedBuffer(std::size_t bytes, MemoryPart part, std::size_t ali
   fallible_point("AlignedBuffer");
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* memory = nullptr;
-  if (bytes >= kMapFromBytes && alignment <= page) {
+  if (bytes >= kMapFromBytes) {
     mapped_bytes_ = (bytes + page - 1) / page * page;
-    memory = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) memory = nullptr;
+    memory = map_pages(mapped_bytes_, page, alignment);
     const bool all_read = part == MemoryPart::weights || part == MemoryPart::kv;  // by every thread
     if (memory != nullptr && all_read) spread_over_nodes(memory, mapped_bytes_);
   } else {

@@ -25,10 +25,13 @@ MemoryUse memory_use();
 void reset_memory_peaks();
 
 // Owned, zeroed bytes, aligned to `alignment` (a power of two, default one cache line). Move-only. Throws Error
-// (memory) with both numbers when the system has none. Large buffers are mapped, so untouched pages cost nothing.
+// (memory) with both numbers when the system has none. Large buffers are mapped, so untouched pages cost nothing. One
+// that is aligned to large pages asks the system for them: a touch then makes up to kLargePage bytes resident, never
+// bytes beyond the buffer.
 class AlignedBuffer {
  public:
   static constexpr std::size_t kLine = 64;
+  static constexpr std::size_t kLargePage = std::size_t{2} << 20;  // of x86 and ARM
   AlignedBuffer() = default;
   AlignedBuffer(std::size_t bytes, MemoryPart part, std::size_t alignment = kLine);
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }

@@ -1,8 +1,10 @@
 #include "base/memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <limits>
 
 #include "base/error.h"
@@ -16,7 +18,8 @@ constexpr std::size_t kLarge = std::size_t{3} << 20;
 
 TEST(AlignedBuffer, IsZeroedAndAligned) {
   for (const std::size_t bytes : {std::size_t{1}, kSmall, kLarge})
-    for (const std::size_t alignment : {std::size_t{64}, std::size_t{4096}, std::size_t{1} << 16}) {
+    for (const std::size_t alignment :
+         {std::size_t{64}, std::size_t{4096}, std::size_t{1} << 16, AlignedBuffer::kLargePage}) {
       AlignedBuffer buffer(bytes, MemoryPart::scratch, alignment);
       ASSERT_EQ(buffer.size(), bytes);
       ASSERT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % alignment, 0u);
@@ -80,6 +83,24 @@ TEST(AlignedBuffer, RefusesWhatTheSystemLacksWithTheNumber) {
     }
     EXPECT_EQ(memory_use().now_bytes, before);
   }
+}
+
+// Also where the system gives large pages: a touch never makes more resident than the buffer has.
+TEST(AlignedBuffer, OnLargePagesIsResidentWhereItIsTouchedAndNowhereElse) {
+  const auto resident = [] {
+    std::ifstream in("/proc/self/statm");
+    std::size_t all = 0, pages = 0;
+    in >> all >> pages;
+    return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  };
+  constexpr std::size_t kSlack = std::size_t{512} << 10;  // what reading the file itself may take
+  AlignedBuffer buffer(kLarge + AlignedBuffer::kLargePage, MemoryPart::scratch, AlignedBuffer::kLargePage);
+  const std::size_t before = resident();
+  buffer.data()[0] = std::byte{1};
+  EXPECT_LE(resident(), before + AlignedBuffer::kLargePage + kSlack);
+  std::memset(buffer.data(), 1, buffer.size());
+  EXPECT_LE(resident(), before + buffer.size() + kSlack);
+  EXPECT_GE(resident() + kSlack, before + buffer.size());
 }
 
 TEST(AlignedBuffer, OfNoBytesIsEmpty) {

@@ -257,7 +257,7 @@ RecurrentRow RecurrentRow::extract() const {
 
 std::span<const std::byte> RecurrentRow::state() const {
   if (impl_->marks.empty()) return {};
-  const AlignedBuffer& memory = impl_->marks.back().slot->memory;
+  const std::span<const std::byte> memory = impl_->marks.back().slot->memory;
   return {memory.data(), memory.size()};
 }
 

@@ -68,8 +68,9 @@ class StateFailure : public testing::Test {
   StatePool states_{state_layout_, {64, 64}};
 };
 
-// Points of one block that the pool has to make: the block and its buffer; small buffers come from aligned_alloc.
-constexpr std::int64_t kBlockPoints = 2;
+// Points of one block that the pool has to make: a slab, its memory (small ones come from aligned_alloc) and its list
+// of buffers.
+constexpr std::int64_t kBlockPoints = 3;
 // Points of a new row: its insides and its two vectors.
 constexpr std::int64_t kRowPoints = 3;
 
