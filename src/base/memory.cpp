@@ -75,7 +75,7 @@ std::size_t proc_field_bytes(const char* file, std::string_view field) {
 }  // namespace
 
 std::string_view name_of(MemoryPart part) {
-  constexpr std::string_view names[] = {"weights", "kv", "recurrent", "scratch", "text", "fixed"};
+  constexpr std::string_view names[] = {"weights", "kv", "recurrent", "prefix", "scratch", "text", "fixed"};
   return names[static_cast<int>(part)];
 }
 
@@ -100,7 +100,8 @@ AlignedBuffer::AlignedBuffer(std::size_t bytes, MemoryPart part, std::size_t ali
   if (bytes >= kMapFromBytes) {
     mapped_bytes_ = (bytes + page - 1) / page * page;
     memory = map_pages(mapped_bytes_, page, alignment);
-    const bool all_read = part == MemoryPart::weights || part == MemoryPart::kv;  // by every thread
+    const bool all_read =
+        part == MemoryPart::weights || part == MemoryPart::kv || part == MemoryPart::prefix;  // by every thread
     if (memory != nullptr && all_read) spread_over_nodes(memory, mapped_bytes_);
   } else {
     memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);

@@ -9,10 +9,10 @@
 
 namespace outrider {
 
-// Parts of the plan. `text` is measured after load, `fixed` is a constant allowance; both are planned, not charged
-// here.
-enum class MemoryPart { weights, kv, recurrent, scratch, text, fixed };
-inline constexpr int kMemoryParts = 6;
+// Parts of the plan. `prefix` holds what requests leave behind for others with the same beginning. `text` is measured
+// after load, `fixed` is a constant allowance; both are planned, not charged here.
+enum class MemoryPart { weights, kv, recurrent, prefix, scratch, text, fixed };
+inline constexpr int kMemoryParts = 7;
 std::string_view name_of(MemoryPart part);
 
 // Bytes now and at the peak, per part and in all. Process-wide, lock-free.

@@ -12,7 +12,7 @@ struct KvBlockStore {
   KvLayout layout;
   SharedBuffers blocks;
 
-  KvBlockStore(KvLayout shape, std::int64_t capacity_blocks);
+  KvBlockStore(KvLayout shape, BufferCapacity capacity);
   // Error (memory) unless `count` more blocks fit.
   void check_room(std::int64_t count, std::int64_t tokens) const;
 };

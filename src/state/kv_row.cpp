@@ -153,6 +153,15 @@ KvRow::KvRow(KvPool& pool) : impl_(std::make_unique<Impl>()) {
   impl_->pool = pool.store_.get();
   impl_->owner = &pool;
 }
+KvRow::KvRow(KvPool& pool, std::span<const KvBlock* const> blocks) : KvRow(pool) {
+  impl_->make_room(std::ssize(blocks));
+  for (const KvBlock* block : blocks) {
+    OUTRIDER_CHECK(block->store_ == impl_->pool && block->buffer_ != nullptr, "a row from a block of another pool");
+    ++block->buffer_->owners;
+    impl_->push(block->buffer_);
+  }
+  impl_->length = std::ssize(blocks) * kBlockKeys;
+}
 KvRow::KvRow(KvRow&& other) noexcept = default;
 KvRow& KvRow::operator=(KvRow&& other) noexcept = default;
 KvRow::~KvRow() = default;
@@ -233,6 +242,26 @@ KvRow KvRow::prefix(std::int64_t n) const {
   shared.impl_->length = n;
   return shared;
 }
+
+KvBlock KvRow::share_block(std::int64_t index) const noexcept {
+  const std::int64_t decided = in_round() ? impl_->round_begin : impl_->length;
+  OUTRIDER_CHECK(index >= 0 && (index + 1) * kBlockKeys <= decided, "block {} of {} committed positions", index,
+                 decided);
+  return {impl_->pool, impl_->blocks[static_cast<std::size_t>(index)]};
+}
+
+KvBlock::KvBlock(KvBlockStore* store, SharedBuffer* buffer) noexcept : store_(store), buffer_(buffer) {
+  ++buffer->owners;
+}
+KvBlock& KvBlock::operator=(KvBlock&& other) noexcept {
+  std::swap(store_, other.store_);
+  std::swap(buffer_, other.buffer_);
+  return *this;
+}
+KvBlock::~KvBlock() {
+  if (buffer_ != nullptr) store_->blocks.drop_owner(buffer_);
+}
+bool KvBlock::shared() const { return buffer_->owners > 1; }
 
 KvRow KvRow::extract() const {
   const Impl& row = *impl_;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/tensor.h"
@@ -17,19 +18,21 @@
 namespace outrider {
 
 struct KvBlockStore;
+struct SharedBuffer;
 
-// Blocks of 64 positions for every attention layer of one model, up to a capacity in blocks. Blocks are zeroed when
-// handed out and charged to MemoryPart::kv. A released block is kept for reuse until trim(). The pool outlives its rows
-// and does not move. One engine thread at a time.
+// Blocks of 64 positions for every attention layer of one model: `row_blocks` for rows, charged to MemoryPart::kv, and
+// beyond them `prefix_blocks` that entries of a prefix store may keep, charged to MemoryPart::prefix. Blocks are zeroed
+// when handed out. A released block is kept for reuse until trim(). The pool outlives its rows and does not move. One
+// engine thread at a time.
 class KvPool {
  public:
-  KvPool(KvLayout layout, std::int64_t capacity_blocks);
+  explicit KvPool(KvLayout layout, std::int64_t row_blocks, std::int64_t prefix_blocks = 0);
   ~KvPool();
   KvPool(const KvPool&) = delete;
   KvPool& operator=(const KvPool&) = delete;
 
   const KvLayout& layout() const;
-  std::int64_t capacity_blocks() const;
+  std::int64_t capacity_blocks() const;  // of both kinds
   // Blocks that rows hold, a shared block counted once.
   std::int64_t used_blocks() const;
   // Gives the memory of released blocks back to the system.
@@ -40,11 +43,29 @@ class KvPool {
   std::unique_ptr<KvBlockStore> store_;
 };
 
+// A counted reference to one full block of a row: keeps it, and so keeps it read-only. Move-only.
+class KvBlock {
+ public:
+  KvBlock(KvBlock&& other) noexcept : store_(other.store_), buffer_(std::exchange(other.buffer_, nullptr)) {}
+  KvBlock& operator=(KvBlock&& other) noexcept;
+  ~KvBlock();
+  // Whether somebody else holds the block, too.
+  bool shared() const;
+
+ private:
+  friend class KvRow;
+  KvBlock(KvBlockStore* store, SharedBuffer* buffer) noexcept;
+  KvBlockStore* store_ = nullptr;
+  SharedBuffer* buffer_ = nullptr;  // null: moved from
+};
+
 // One request's rows in all attention layers. Move-only; clone() and prefix() share blocks. Positions below length()
 // never move. Appending into a block with more than one owner copies it first.
 class KvRow {
  public:
   explicit KvRow(KvPool& pool);
+  // A row of whole blocks of the pool, shared with whoever holds them.
+  KvRow(KvPool& pool, std::span<const KvBlock* const> blocks);
   KvRow(KvRow&& other) noexcept;
   KvRow& operator=(KvRow&& other) noexcept;
   ~KvRow();
@@ -80,6 +101,8 @@ class KvRow {
   // A row of the first n <= length() positions that shares this row's blocks.
   KvRow prefix(std::int64_t n) const;
   KvRow clone() const { return prefix(length()); }
+  // The block of positions [64 index, 64 index + 64), all of them committed (CHECK).
+  KvBlock share_block(std::int64_t index) const noexcept;
   // An independent dense copy of the valid span (materialize_copy): shares nothing and holds no stale bytes.
   KvRow extract() const;
 

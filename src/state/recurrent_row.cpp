@@ -14,8 +14,8 @@ struct RecurrentSlotStore {
   RecurrentLayout layout;
   SharedBuffers slots;
 
-  RecurrentSlotStore(RecurrentLayout shape, std::int64_t capacity_slots)
-      : layout(shape), slots(shape.slot_bytes(), MemoryPart::recurrent, capacity_slots) {
+  RecurrentSlotStore(RecurrentLayout shape, BufferCapacity capacity)
+      : layout(shape), slots(shape.slot_bytes(), MemoryPart::recurrent, capacity) {
     OUTRIDER_CHECK(layout.layers > 0 && layout.key_heads > 0 && layout.value_heads > 0 && layout.key_width > 0 &&
                        layout.value_width > 0 && layout.taps > 0,
                    "{} recurrent layers of {} and {} heads, {} x {}, {} taps", layout.layers, layout.key_heads,
@@ -49,8 +49,8 @@ void drop_all(SharedBuffers& slots, std::vector<Mark>& marks) noexcept {
 
 }  // namespace
 
-RecurrentPool::RecurrentPool(RecurrentLayout layout, std::int64_t capacity_slots)
-    : store_(std::make_unique<RecurrentSlotStore>(layout, capacity_slots)) {}
+RecurrentPool::RecurrentPool(RecurrentLayout layout, std::int64_t row_slots, std::int64_t prefix_slots)
+    : store_(std::make_unique<RecurrentSlotStore>(layout, BufferCapacity{row_slots, prefix_slots})) {}
 RecurrentPool::~RecurrentPool() = default;
 const RecurrentLayout& RecurrentPool::layout() const { return store_->layout; }
 std::int64_t RecurrentPool::capacity_slots() const { return store_->slots.capacity(); }
@@ -247,6 +247,8 @@ RecurrentRow RecurrentRow::prefix(std::int64_t n) const {
   shared.impl_->length = n;
   return shared;
 }
+
+bool RecurrentRow::state_is_shared() const { return !impl_->marks.empty() && impl_->marks.back().slot->owners > 1; }
 
 RecurrentRow RecurrentRow::extract() const {
   OUTRIDER_CHECK(!in_round(), "extract inside a round");

@@ -18,17 +18,18 @@ namespace outrider {
 
 struct RecurrentSlotStore;
 
-// Slots of one model, up to a capacity, charged to MemoryPart::recurrent when first taken. A released slot is kept for
+// Slots of one model: `row_slots` for rows, charged to MemoryPart::recurrent when first taken, and beyond them
+// `prefix_slots` that entries of a prefix store may keep, charged to MemoryPart::prefix. A released slot is kept for
 // reuse until trim(). The pool outlives its rows and does not move. One engine thread at a time.
 class RecurrentPool {
  public:
-  RecurrentPool(RecurrentLayout layout, std::int64_t capacity_slots);
+  explicit RecurrentPool(RecurrentLayout layout, std::int64_t row_slots, std::int64_t prefix_slots = 0);
   ~RecurrentPool();
   RecurrentPool(const RecurrentPool&) = delete;
   RecurrentPool& operator=(const RecurrentPool&) = delete;
 
   const RecurrentLayout& layout() const;
-  std::int64_t capacity_slots() const;
+  std::int64_t capacity_slots() const;  // of both kinds
   // Slots that rows hold, a shared slot counted once.
   std::int64_t used_slots() const;
   // Gives the memory of released slots back to the system.
@@ -103,6 +104,8 @@ class RecurrentRow {
   // inside a round not beyond its begin.
   RecurrentRow prefix(std::int64_t n) const;
   RecurrentRow clone() const { return prefix(length()); }
+  // Whether another row holds the slot of the current state, too.
+  bool state_is_shared() const;
   // An independent copy of the current state: shares nothing, has no checkpoints.
   RecurrentRow extract() const;
 

@@ -19,8 +19,9 @@ std::size_t alignment_of(std::size_t bytes) {
 
 }  // namespace
 
-BufferSlab::BufferSlab(std::int64_t buffers_count, std::size_t bytes, MemoryPart part)
+BufferSlab::BufferSlab(std::int64_t buffers_count, std::size_t bytes, MemoryPart charged)
     : count(buffers_count),
+      part(charged),
       memory(static_cast<std::size_t>(count) * bytes, part, alignment_of(static_cast<std::size_t>(count) * bytes)),
       buffers(std::make_unique<SharedBuffer[]>(static_cast<std::size_t>(count))) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -29,9 +30,9 @@ BufferSlab::BufferSlab(std::int64_t buffers_count, std::size_t bytes, MemoryPart
   }
 }
 
-SharedBuffers::SharedBuffers(std::size_t bytes, MemoryPart part, std::int64_t capacity)
+SharedBuffers::SharedBuffers(std::size_t bytes, MemoryPart part, BufferCapacity capacity)
     : bytes_(bytes), part_(part), capacity_(capacity) {
-  OUTRIDER_CHECK(capacity >= 0, "{} buffers", capacity);
+  OUTRIDER_CHECK(capacity.rows >= 0 && capacity.prefix >= 0, "{} and {} buffers", capacity.rows, capacity.prefix);
 }
 
 SharedBuffers::~SharedBuffers() {
@@ -40,7 +41,7 @@ SharedBuffers::~SharedBuffers() {
 }
 
 SharedBuffer* SharedBuffers::take(BufferFill fill) {
-  OUTRIDER_CHECK(used_ < capacity_, "a {} buffer beyond the {} of the pool", name_of(part_), capacity_);
+  OUTRIDER_CHECK(used_ < capacity(), "a {} buffer beyond the {} of the pool", name_of(part_), capacity());
   if (released_ == nullptr) grow();
   SharedBuffer* buffer = released_;
   released_ = std::exchange(buffer->next, nullptr);
@@ -62,13 +63,15 @@ void SharedBuffers::drop_owner(SharedBuffer* buffer) noexcept {
 void SharedBuffers::grow() {
   // Only buffers of whole cache lines stand side by side.
   const auto most = bytes_ % AlignedBuffer::kLine == 0 ? static_cast<std::int64_t>(kSlabBytes / bytes_) : 1;
-  const std::int64_t count =
-      std::min(std::clamp<std::int64_t>(allocated_ / kBuffersPerSlabBuffer, 1, std::max<std::int64_t>(most, 1)),
-               capacity_ - allocated_);
-  auto slab = std::make_unique<BufferSlab>(count, bytes_, part_);
-  allocated_ += count;
+  const bool for_rows = allocated_.rows < capacity_.rows;
+  std::int64_t& allocated = for_rows ? allocated_.rows : allocated_.prefix;
+  const std::int64_t room = (for_rows ? capacity_.rows : capacity_.prefix) - allocated;
+  const std::int64_t wish =
+      std::clamp<std::int64_t>(allocated_.all() / kBuffersPerSlabBuffer, 1, std::max<std::int64_t>(most, 1));
+  auto slab = std::make_unique<BufferSlab>(std::min(wish, room), bytes_, for_rows ? part_ : MemoryPart::prefix);
+  allocated += slab->count;
   // The first one on top: memory is touched from its beginning.
-  for (std::int64_t i = count - 1; i >= 0; --i) {
+  for (std::int64_t i = slab->count - 1; i >= 0; --i) {
     SharedBuffer& buffer = slab->buffers[static_cast<std::size_t>(i)];
     buffer.next = std::exchange(released_, &buffer);
   }
@@ -88,7 +91,7 @@ void SharedBuffers::trim() noexcept {
   for (BufferSlab** at = &slabs_; *at != nullptr;) {
     BufferSlab* const slab = *at;
     if (std::exchange(slab->idle, 0) == slab->count) {
-      allocated_ -= slab->count;
+      (slab->part == part_ ? allocated_.rows : allocated_.prefix) -= slab->count;
       *at = slab->next;
       delete slab;
     } else {

@@ -29,10 +29,11 @@ struct BufferSlab {
   BufferSlab* next = nullptr;
   std::int64_t count = 0;
   std::int64_t idle = 0;  // of trim()
+  MemoryPart part;        // what it is charged to
   AlignedBuffer memory;
   std::unique_ptr<SharedBuffer[]> buffers;
 
-  BufferSlab(std::int64_t buffers_count, std::size_t bytes, MemoryPart part);
+  BufferSlab(std::int64_t buffers_count, std::size_t bytes, MemoryPart charged);
 };
 
 // What a taken buffer holds before its first write.
@@ -41,24 +42,30 @@ enum class BufferFill {
   overwritten  // the caller writes every byte before it reads one
 };
 
-// Up to `capacity` buffers of `bytes` bytes (whole cache lines where there are many), charged to `part`. Ends after the
-// last of them was dropped (CHECK).
+// How many buffers a pool may have: what rows are planned with, and beyond that what prefix entries may keep.
+struct BufferCapacity {
+  std::int64_t rows = 0, prefix = 0;
+  std::int64_t all() const { return rows + prefix; }
+};
+
+// Buffers of `bytes` bytes (whole cache lines where there are many); as many as rows are planned with are charged to
+// `part`, further ones to MemoryPart::prefix. Ends after the last of them was dropped (CHECK).
 //
 // Buffers come in slabs, of one buffer at first and of more the more there are, so that most memory of a long context
 // lies on large pages (a walk over 8,192 positions of a 1 B model touches 49,000 small ones) and a short one takes no
-// more than its own. A whole slab is charged: at most a quarter more than the buffers taken, never more than
-// `capacity`.
+// more than its own. A whole slab is charged: at most a quarter more than the buffers taken, never more than the
+// capacity of its part.
 class SharedBuffers {
  public:
-  SharedBuffers(std::size_t bytes, MemoryPart part, std::int64_t capacity);
+  SharedBuffers(std::size_t bytes, MemoryPart part, BufferCapacity capacity);
   ~SharedBuffers();
   SharedBuffers(const SharedBuffers&) = delete;
   SharedBuffers& operator=(const SharedBuffers&) = delete;
 
   std::size_t bytes() const { return bytes_; }
-  std::int64_t capacity() const { return capacity_; }
+  std::int64_t capacity() const { return capacity_.all(); }
   std::int64_t used() const { return used_; }
-  std::int64_t free() const { return capacity_ - used_; }
+  std::int64_t free() const { return capacity() - used_; }
 
   // A buffer with one owner. Error (memory) when the system has none; taking more than free() is a programming error.
   SharedBuffer* take(BufferFill fill);
@@ -71,8 +78,8 @@ class SharedBuffers {
 
   std::size_t bytes_;
   MemoryPart part_;
-  std::int64_t capacity_;
-  std::int64_t allocated_ = 0;
+  BufferCapacity capacity_;
+  BufferCapacity allocated_;
   std::int64_t used_ = 0;
   BufferSlab* slabs_ = nullptr;  // owned
   SharedBuffer* released_ = nullptr;

@@ -30,7 +30,7 @@ class SharedBufferPool : public testing::Test {
   }
 
   const std::size_t before_ = charged();
-  SharedBuffers pool_{kBytes, MemoryPart::kv, kCapacity};
+  SharedBuffers pool_{kBytes, MemoryPart::kv, {kCapacity}};
   std::vector<SharedBuffer*> taken_;
 };
 
@@ -93,7 +93,7 @@ TEST_F(SharedBufferPool, TrimKeepsTheSlabsOfHeldBuffersAlone) {
 
 // Sizes that are no whole cache lines stand alone, so that each begins on one.
 TEST(SharedBuffers, OfOddSizesBeginOnACacheLine) {
-  SharedBuffers pool(100, MemoryPart::kv, 40);
+  SharedBuffers pool(100, MemoryPart::kv, {40});
   std::vector<SharedBuffer*> taken;
   for (int i = 0; i < 40; ++i) {
     taken.push_back(pool.take(BufferFill::zeroed));

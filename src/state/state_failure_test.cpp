@@ -8,6 +8,7 @@
 #include "base/counted_new.h"
 #include "base/memory.h"
 #include "state/row_group.h"
+#include "state/test_prefix.h"
 #include "state/test_recurrent.h"
 
 namespace outrider {
@@ -248,6 +249,48 @@ TEST_F(StateFailure, AVerifyRoundThatFailsInsideRollsBothPartsBack) {
     states_.trim();
     EXPECT_LE(live_heap_blocks(), heap) << plan.point();
   });
+}
+
+TEST_F(StateFailure, APrefixIsPublishedWholeOrNotAtAll) {
+  for (const StoreKind kind : {StoreKind::plain, StoreKind::hybrid, StoreKind::hybrid_with_head}) {
+    const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+      PrefixRig rig(kind, 20, 6);
+      rig.publish(rig.row_of(ids_from(1, 128)), {128});
+      const OfferedRow row = rig.row_of(joined(ids_from(1, 128), ids_from(500, 192)));
+      const std::int64_t blocks = rig.pool().kv().used_blocks(), drafts = rig.draft_pool().used_blocks();
+      const std::int64_t stored = rig.store().blocks(), checkpoints = rig.store().checkpoints();
+      const std::size_t charged = memory_use(MemoryPart::prefix).now_bytes;
+      const std::int64_t heap = live_heap_blocks();
+      const bool done = plan.run([&] { rig.publish(row, {64, 192, 256}); });
+      if (!done) {
+        EXPECT_EQ(live_heap_blocks(), heap) << plan.point();
+        EXPECT_EQ(memory_use(MemoryPart::prefix).now_bytes, charged) << plan.point();
+        EXPECT_EQ(rig.store().blocks(), stored) << plan.point();
+        EXPECT_EQ(rig.store().checkpoints(), checkpoints) << plan.point();
+        EXPECT_EQ(rig.pool().kv().used_blocks(), blocks) << plan.point();
+        EXPECT_EQ(rig.draft_pool().used_blocks(), drafts) << plan.point();
+      }
+      EXPECT_EQ(rig.restored_tokens(row.ids), done ? 256 : 128);
+      EXPECT_EQ(rig.restored_tokens(first_of(row.ids, 100)), done || rig.any_block() ? 64 : 0);
+    });
+    EXPECT_GT(failures, 10);
+  }
+}
+
+TEST_F(StateFailure, ARestoreThatFailsLeavesTheStore) {
+  for (const StoreKind kind : {StoreKind::plain, StoreKind::hybrid_with_head}) {
+    const RowModel ids = ids_from(1, 192);
+    const std::int64_t failures = for_every_failure([&](FailurePlan& plan) {
+      PrefixRig rig(kind, 20, 6);
+      rig.publish(rig.row_of(ids), {192});
+      const std::int64_t heap = live_heap_blocks(), blocks = rig.pool().kv().used_blocks();
+      plan.run([&] { EXPECT_EQ(rig.restore(ids)->tokens, 192); });
+      EXPECT_EQ(live_heap_blocks(), heap) << plan.point();
+      EXPECT_EQ(rig.pool().kv().used_blocks(), blocks) << plan.point();
+      EXPECT_EQ(rig.restored_tokens(ids), 192);
+    });
+    EXPECT_GT(failures, 5);
+  }
 }
 
 }  // namespace
