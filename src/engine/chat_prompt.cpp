@@ -7,6 +7,9 @@
 namespace outrider {
 namespace {
 
+// Ends of so many messages before the final one are looked for: each costs a rendering and an encoding.
+constexpr std::size_t kLastMessages = 3;
+
 // A random character of the private use area U+E000..U+F8FF that none of the texts contains.
 std::string unused_mark(std::span<const ChatMessage> messages, std::string_view prefill) {
   constexpr std::uint32_t kFirst = 0xE000, kCount = 0x1900;
@@ -59,11 +62,32 @@ std::string ChatPrompt::guarded(std::string_view content, std::string_view mark)
 }
 
 std::vector<std::int32_t> ChatPrompt::encode(std::span<const ChatMessage> messages, std::string_view prefill) const {
+  return ids_of(messages, prefill, GenerationPrompt::yes);
+}
+
+std::vector<std::int64_t> ChatPrompt::message_ends(std::span<const ChatMessage> messages,
+                                                   std::span<const std::int32_t> ids) const {
+  std::vector<std::int64_t> ends;
+  for (std::size_t count = 1; count < messages.size(); ++count) {
+    if (count > 1 && count + kLastMessages < messages.size()) continue;
+    try {
+      const std::vector<std::int32_t> start = ids_of(messages.first(count), {}, GenerationPrompt::no);
+      const auto differ = std::mismatch(start.begin(), start.end(), ids.begin(), ids.end());
+      ends.push_back(differ.second - ids.begin());
+    } catch (const Error&) {
+    }
+  }
+  std::sort(ends.begin(), ends.end());
+  return ends;
+}
+
+std::vector<std::int32_t> ChatPrompt::ids_of(std::span<const ChatMessage> messages, std::string_view prefill,
+                                             GenerationPrompt generation_prompt) const {
   const std::string mark = unused_mark(messages, prefill);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ChatMessage& message : messages)
     list.push_back({{"role", message.role}, {"content", guarded(message.content, mark)}});
-  std::string rendered = text_.render_chat({{"messages", std::move(list)}}, GenerationPrompt::yes);
+  std::string rendered = text_.render_chat({{"messages", std::move(list)}}, generation_prompt);
   rendered += guarded(prefill, mark);
 
   // Everything but the marked spellings is encoded as transformers does; those are plain text.

@@ -27,6 +27,22 @@ RequestBounds bounds_of(const CoreParts& parts, const CoreLimits& limits) {
   return bounds;
 }
 
+PrefixCapacity prefixes_of(const Model& model, const CoreLimits& limits) {
+  return prefix_capacity(PrefixCache::parts_of(model, limits.speculation), limits.prefix_bytes);
+}
+
+// The rows' planned blocks and slots, and beyond them what stored prefixes may keep: so rows never wait for those.
+StateCapacity capacity_of(const Model& model, const CoreLimits& limits) {
+  const PrefixCapacity prefixes = prefixes_of(model, limits);
+  return {limits.schedule.kv_blocks, Core::recurrent_slots(limits, limits.schedule.rows), prefixes.blocks,
+          prefixes.checkpoints};
+}
+
+Speculation::Room with_prefixes(const Model& model, const CoreLimits& limits, Speculation::Room room) {
+  room.prefix_blocks = prefixes_of(model, limits).blocks;
+  return room;
+}
+
 }  // namespace
 
 Core::Core(CoreParts parts, const CoreLimits& limits)
@@ -34,7 +50,7 @@ Core::Core(CoreParts parts, const CoreLimits& limits)
       limits_(limits),
       bounds_(bounds_of(parts_, limits)),
       pool_({parts_.model->declaration().kv, parts_.model->declaration().recurrent},
-            {limits.schedule.kv_blocks, recurrent_slots(limits, limits.schedule.rows)}),
+            capacity_of(*parts_.model, limits)),
       arena_(parts_.model->scratch_bytes(*parts_.device, step_limits(limits)) +
              Speculation::scratch_bytes(*parts_.model, *parts_.device, limits.speculation, draft_room(limits))) {
   OUTRIDER_CHECK(limits.schedule.rows > 0 && limits.schedule.prefill_step_tokens > 0 && limits.head_rows > 0 &&
@@ -44,7 +60,11 @@ Core::Core(CoreParts parts, const CoreLimits& limits)
   if (limits.speculation.depth > 0)
     speculation_ = std::make_unique<Speculation>(
         Speculation::Parts{parts_.model, parts_.device, parts_.chooser.get(), std::move(parts_.drafter)},
-        limits.speculation, draft_room(limits));
+        limits.speculation, with_prefixes(*parts_.model, limits, draft_room(limits)));
+  if (const PrefixCapacity prefixes = prefixes_of(*parts_.model, limits); prefixes.blocks > 0)
+    prefix_ = std::make_unique<PrefixCache>(pool_, speculation_.get(),
+                                            PrefixCache::parts_of(*parts_.model, limits.speculation), prefixes,
+                                            parts_.model_key);
 }
 
 Core::~Core() = default;
@@ -131,12 +151,14 @@ void Core::admit_waiting() {
   for (const std::size_t i : admitted) {
     queue_[i]->tokens.reserve(static_cast<std::size_t>(queue_[i]->planned_tokens));  // a commit never allocates
     queue_[i]->state.emplace(pool_);
+    if (prefix_) prefix_->begin(*queue_[i]);
     joining.push_back(queue_[i].get());
   }
   if (speculation_) speculation_->admit(joining);
   // All that can fail is done.
   for (std::size_t i = 0; i < queue_.size(); ++i) queue_[i]->overtaken = waiting[i].overtaken;
   for (const std::size_t i : admitted) {
+    queue_[i]->draft_start.reset();
     queue_[i]->admitted = Clock::now();
     queue_[i]->prompt_turn = ++prompt_turns_;
     active_.push_back(std::move(queue_[i]));

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/prefix_cache.h"
 #include "engine/request_check.h"
 #include "engine/row.h"
 #include "engine/scheduler.h"
@@ -26,6 +27,7 @@ struct CoreParts {
   std::unique_ptr<TokenChooser> chooser;
   std::vector<std::int32_t> end_tokens;
   std::unique_ptr<TextDrafter> drafter = nullptr;  // of tests: see Speculation::Parts
+  std::string model_key = {};                      // PrefixCache: which files, heads and rules make the states
 };
 
 struct CoreLimits {
@@ -33,6 +35,7 @@ struct CoreLimits {
   SpeculationLimits speculation;
   std::int64_t head_rows = 32;  // rows of logits computed at once
   std::int64_t context_tokens = 0;
+  std::uint64_t prefix_bytes = 0;  // that stored prefixes may take; 0: none are
 };
 
 using Deliver = std::function<void(const Event&)>;
@@ -55,6 +58,7 @@ class Core {
   }
   const StatePool& state_pool() const { return pool_; }
   const Speculation* speculation() const { return speculation_.get(); }  // null: off
+  const PrefixCache* prefix_cache() const { return prefix_.get(); }      // null: off
   std::size_t scratch_peak() const { return arena_.peak(); }
   // As Engine: from any thread.
   std::int64_t kv_clamps() const { return kv_clamps_.load(std::memory_order_relaxed); }
@@ -65,6 +69,7 @@ class Core {
     EngineRow* row = nullptr;
     std::int64_t tokens = 0;
     std::int64_t begin = 0;         // its first flat token
+    std::int64_t position = 0;      // absolute, of that token
     bool failed = false;            // faulted in this step: nothing of it is committed
     std::int64_t first_fault = -1;  // in a window: its first token whose values are not finite
     bool fails = false;             // a choice it reaches has failed: its row ends
@@ -98,7 +103,10 @@ class Core {
   Attempt attempt(std::span<Share> shares, const Deliver& deliver);
   void propose(std::span<Share> shares);
   void roll_back(std::span<Share> shares) noexcept;
-  std::vector<PreparedStateChange> prepare_follow(std::span<Share> shares, Tensor hidden);
+  Tensor context_of(Tensor hidden);
+  std::vector<PreparedStateChange> prepare_follow(std::span<Share> shares, Tensor context);
+  void plan_checkpoints(std::span<Share> shares);
+  void publish(std::span<Share> shares, Tensor context) noexcept;
   void observe(std::span<const Share> shares);
   Tensor forward(std::span<Share> shares, std::int64_t& clamps);
   void mark_faults(std::span<Share> shares);
@@ -118,6 +126,7 @@ class Core {
   StatePool pool_;
   Arena arena_;
   std::unique_ptr<Speculation> speculation_;
+  std::unique_ptr<PrefixCache> prefix_;     // borrows both of the above
   std::atomic<std::int64_t> kv_clamps_{0};  // of committed steps
   std::int64_t prompt_turns_ = 0;           // plan_step()
   std::vector<std::uint32_t> faults_;       // [T] of the running step

@@ -162,10 +162,10 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   impl->facts.has_text = text.has_value();
   impl->facts.has_chat_template = text && text->chat_template.has_value();
   impl->plan = plan.memory;
-  impl->core =
-      std::make_unique<Core>(CoreParts{impl->model.get(), impl->device.get(), text ? &text->tokenizer : nullptr,
-                                       make_sampler(impl->side, vocab), impl->facts.end_tokens},
-                             plan.limits);
+  CoreParts parts{impl->model.get(), impl->device.get(), text ? &text->tokenizer : nullptr,
+                  make_sampler(impl->side, vocab), impl->facts.end_tokens};
+  parts.model_key = prefix_model_key(hex(source->state_of_files()), options.precision, *impl->model);
+  impl->core = std::make_unique<Core>(std::move(parts), plan.limits);
   if (auto job = source->job()) impl->panel_writing.emplace(std::move(*job), options.interrupted);
   impl->times.load_ms = ms_since(begin);
   tell("ready", 1);
@@ -193,6 +193,13 @@ std::vector<std::int32_t> Engine::encode_chat(std::span<const ChatMessage> messa
                     : impl_->side.text->chat_template_fault,
                 "give a plain prompt with --ignore-chat-template");
   return impl_->side.chat->encode(messages, prefill);
+}
+
+std::vector<std::int64_t> Engine::message_ends(std::span<const ChatMessage> messages,
+                                               std::span<const std::int32_t> ids) const {
+  const PrefixCache* cache = impl_->core->prefix_cache();
+  if (cache == nullptr || cache->store().parts().any_block() || !impl_->side.chat) return {};
+  return impl_->side.chat->message_ends(messages, ids);
 }
 
 std::string Engine::decode(std::span<const std::int32_t> ids) const {

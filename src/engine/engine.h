@@ -45,6 +45,7 @@ struct LoadOptions {
   std::int64_t draft_tokens = 3;
   TextDrafts text_drafts = TextDrafts::on;
   std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
+  std::optional<std::uint64_t> prefix_cache_bytes;  // of stored prefixes; absent: a quarter of the rest; 0: none
   PanelUse panels = PanelUse::automatic;
   // Asked while the engine ends and a panel file is still being written: true gives it up. May be empty.
   std::function<bool()> interrupted;
@@ -53,7 +54,7 @@ struct LoadOptions {
 // The memory contract (serving.md 5.1), computed from headers alone; text is measured after load, estimated before.
 struct MemoryPlan {
   std::uint64_t budget_bytes = 0;
-  std::map<MemoryPart, std::uint64_t> parts;  // weights, kv, scratch, text, fixed
+  std::map<MemoryPart, std::uint64_t> parts;  // weights, kv, recurrent and prefix where there are, scratch, text, fixed
   std::uint64_t planned_bytes = 0;            // sum of parts
   std::uint64_t kv_bytes_per_token = 0;
   std::int64_t context_tokens = 0, rows = 0;       // what kv was planned for
@@ -97,6 +98,8 @@ struct Request {
   bool include_stop = false;
   std::optional<std::int64_t> draft_tokens;  // most drafts of a step; absent: what was loaded with, which is the most
   Want want = Want::generate;
+  bool cache_prompt = true;                // stored prefixes are used and the own one is stored; not when scored
+  std::vector<std::int64_t> prefix_marks;  // ascending: where other prompts may part from this one (message_ends())
 };
 
 using RequestId = std::uint64_t;
@@ -110,7 +113,7 @@ struct TokenLogprob {
 };
 
 // serving.md section 7 `timings`; milliseconds. predicted_ms runs from the first token to the last, so its rate counts
-// the predicted_n - 1 tokens after the first.
+// the predicted_n - 1 tokens after the first. cache_n: prompt tokens whose state was restored; prompt_n: the others.
 struct Timings {
   double queue_ms = 0, prompt_ms = 0, ttft_ms = 0, predicted_ms = 0;
   std::int64_t cache_n = 0, prompt_n = 0, predicted_n = 0;
@@ -182,6 +185,8 @@ class Engine {
   std::vector<std::int32_t> encode(std::string_view text) const;
   std::vector<std::int32_t> encode_chat(std::span<const ChatMessage> messages, std::string_view prefill = {}) const;
   std::string decode(std::span<const std::int32_t> ids) const;
+  // In ids of encode_chat(), of the first message and the last ones; none where no model state depends on it.
+  std::vector<std::int64_t> message_ends(std::span<const ChatMessage>, std::span<const std::int32_t> ids) const;
 
   // Conformance: what the MTP head says to known tokens (engine/draft_scoring.h); between steps only. `hiddens` [T,E]
   // as Want::prompt_logits delivers them. Error (usage) without a head.
@@ -196,8 +201,7 @@ class Engine {
   Result<RequestId> submit(Request request);
   // Takes effect at the next step; unknown and finished ids are ignored.
   void cancel(RequestId id);
-  // Values that did not fit the f16 KV rows and were clamped (numerics.md section 5), in all steps so far. From any
-  // thread.
+  // Values clamped to fit the f16 KV rows (numerics.md section 5), in all steps so far. From any thread.
   std::int64_t kv_clamps() const;
   // Runs one step. Returns false when nothing is left to do. `deliver` must not call back into the engine.
   bool step(const std::function<void(const Event&)>& deliver);

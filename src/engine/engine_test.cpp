@@ -159,6 +159,7 @@ TEST(Plan, IsTheSameFromHeadersAndAfterLoading) {
 TEST(Plan, ShrinksTheContextToTheBudgetAndRefusesWhatCannotFit) {
   LoadOptions options = options_for("long_600");
   options.max_rows = 1;
+  options.prefix_cache_bytes = 0;
   const MemoryPlan whole = plan_memory(options);
   options.memory_budget_bytes = whole.planned_bytes - whole.parts.at(MemoryPart::kv) / 2;
   const MemoryPlan half = plan_memory(options);
@@ -183,6 +184,28 @@ TEST(Plan, ShrinksTheContextToTheBudgetAndRefusesWhatCannotFit) {
   EXPECT_FALSE(plan_memory(options).fits());
   EXPECT_EQ(plan_memory(options).max_context_tokens.at(1), 0);
   EXPECT_THROW(Engine::load(options), Error);
+}
+
+TEST(Plan, StoredPrefixesTakeWhatTheyAreGivenOrAQuarterOfTheRest) {
+  LoadOptions options = options_for("mlx_b4_g64");
+  options.context_tokens = 300;
+  options.memory_budget_bytes = std::uint64_t{1} << 30;
+  options.prefix_cache_bytes = 0;
+  const MemoryPlan without = plan_memory(options);
+  EXPECT_FALSE(without.parts.contains(MemoryPart::prefix));
+  options.prefix_cache_bytes.reset();
+  const std::uint64_t rest = without.budget_bytes - without.planned_bytes;
+  EXPECT_EQ(plan_memory(options).parts.at(MemoryPart::prefix), rest / 4);
+  EXPECT_EQ(plan_memory(options).planned_bytes, without.planned_bytes + rest / 4);
+  options.prefix_cache_bytes = rest;
+  EXPECT_TRUE(plan_memory(options).fits());
+  options.prefix_cache_bytes = rest + 1;
+  EXPECT_FALSE(plan_memory(options).fits());
+  options.prefix_cache_bytes = std::numeric_limits<std::uint64_t>::max();
+  EXPECT_THROW(plan_memory(options), Error);
+  options.memory_budget_bytes = without.planned_bytes + 100;  // too little for an entry
+  options.prefix_cache_bytes.reset();
+  EXPECT_EQ(plan_memory(options).parts, without.parts);
 }
 
 TEST(Plan, NormalizersOfManyHeadRowsArePlannedForTheSixteenThatAreKept) {

@@ -14,9 +14,12 @@ constexpr std::uint64_t kFixedBytes = std::uint64_t{64} << 20;
 // One row's stream mailbox (serving.md 5.1).
 constexpr std::uint64_t kMailboxBytes = std::uint64_t{256} << 10;
 constexpr double kBudgetShare = 0.75;
+// Of what the rest of the plan leaves of the budget, the part that stored prefixes may take unless told.
+constexpr std::uint64_t kPrefixShareOfRest = 4;
 // Far beyond any machine, and small enough that tokens times widths of a real file cannot overflow.
 constexpr std::int64_t kMostRows = 65536;
 constexpr std::int64_t kMostPrefillStep = std::int64_t{1} << 20;
+constexpr std::uint64_t kMostPrefixBytes = std::uint64_t{1} << 50;
 
 std::uint64_t sum_of(const std::map<MemoryPart, std::uint64_t>& parts) {
   std::uint64_t sum = 0;
@@ -53,6 +56,7 @@ class Costs {
     limits.schedule.kv_blocks = rows * planned_kv_blocks(context, 0);
     limits.head_rows = options_.head_rows > 0 ? options_.head_rows : limits.schedule.rows;
     limits.context_tokens = context;
+    limits.prefix_bytes = options_.prefix_cache_bytes.value_or(0);
     return limits;
   }
 
@@ -79,7 +83,11 @@ class Costs {
       parts[MemoryPart::recurrent] =
           saturating_mul(static_cast<std::uint64_t>(Core::recurrent_slots(core, core.schedule.rows)),
                          model_.declaration.recurrent.slot_bytes());
+    if (core.prefix_bytes > 0) parts[MemoryPart::prefix] = core.prefix_bytes;
     return parts;
+  }
+  bool holds_prefixes(std::uint64_t bytes) const {
+    return prefix_capacity(PrefixCache::parts_of(*graph_, speculation_limits(options_)), bytes).blocks > 0;
   }
 
   std::uint64_t total(std::int64_t context, std::int64_t rows) const { return sum_of(parts(context, rows)); }
@@ -123,6 +131,9 @@ void check_options(const LoadOptions& o, std::int64_t model_context) {
   within("the prefill step", o.prefill_step_tokens, 1, kMostPrefillStep);
   within("the number of head rows", o.head_rows, 0, kMostRows);
   within("the number of draft tokens", o.draft_tokens, 0, kMaxDraftDepth);
+  if (o.prefix_cache_bytes.value_or(0) > kMostPrefixBytes)
+    throw Error(ErrorKind::usage,
+                fmt::format("the prompt cache is {} bytes, the most is {}", *o.prefix_cache_bytes, kMostPrefixBytes));
   if (o.context_tokens < 0)
     throw Error(ErrorKind::usage, fmt::format("a context of {} tokens, the least is 0", o.context_tokens));
   if (o.context_tokens > model_context)
@@ -158,6 +169,12 @@ EnginePlan plan_engine(const LoadOptions& options, const ModelSource& source, co
   memory.parts = costs.parts(memory.context_tokens, memory.rows);
   memory.planned_bytes = sum_of(memory.parts);
   plan.limits = costs.limits(memory.context_tokens, memory.rows);
+  const std::uint64_t rest = memory.fits() ? memory.budget_bytes - memory.planned_bytes : 0;
+  if (const std::uint64_t share = rest / kPrefixShareOfRest;
+      !options.prefix_cache_bytes && costs.holds_prefixes(share)) {
+    plan.limits.prefix_bytes = memory.parts[MemoryPart::prefix] = share;
+    memory.planned_bytes += share;
+  }
   return plan;
 }
 

@@ -89,6 +89,13 @@ std::optional<Refusal> check_prompt(const Request& request, const RequestBounds&
   if (bad != request.ids.end())
     return out_of_range("prompt", fmt::format("token id {} at position {} is outside the vocabulary of {}", *bad,
                                               bad - request.ids.begin(), end));
+  const auto length = static_cast<std::int64_t>(request.ids.size());
+  for (std::size_t i = 0; i < request.prefix_marks.size(); ++i) {
+    const std::int64_t mark = request.prefix_marks[i], least = i == 0 ? 0 : request.prefix_marks[i - 1];
+    if (mark < least || mark > length)
+      return out_of_range("prefix_marks",
+                          fmt::format("prefix mark {} is {}, allowed are {} to {}", i, mark, least, length));
+  }
   if (auto refusal = below("draft_tokens", request.draft_tokens.value_or(0), 0)) return refusal;
   return below("max_tokens", request.max_tokens, 0);
 }

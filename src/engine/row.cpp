@@ -20,7 +20,8 @@ Timings EngineRow::timings(Clock::time_point now) const {
   t.queue_ms = ms_between(submitted, was_admitted ? admitted : now);
   if (!was_admitted) return t;
   const bool answered = generated() > 0;
-  t.prompt_n = std::min(state->length(), prompt_tokens);
+  t.cache_n = cached_tokens;
+  t.prompt_n = std::min(state->length(), prompt_tokens) - cached_tokens;
   t.prompt_ms = ms_between(admitted, answered ? first_token : now);
   t.prompt_per_second = per_second(t.prompt_n, t.prompt_ms);
   if (!answered) return t;

@@ -10,7 +10,9 @@
 
 #include "engine/answer_text.h"
 #include "engine/engine.h"
+#include "engine/prefix_progress.h"
 #include "speculate/depth_controller.h"
+#include "speculate/mtp_state.h"
 #include "speculate/ngram_drafter.h"
 #include "state/state_row.h"
 
@@ -50,6 +52,11 @@ struct EngineRow {
   Clock::time_point submitted, admitted, first_token, last_token;
   bool left = false;  // its last event is in the outbox: to be removed
 
+  // Stored prefixes (engine/prefix_cache.h).
+  std::int64_t cached_tokens = 0;        // of the prompt, whose state was restored
+  std::optional<PrefixProgress> prefix;  // where the row reads and writes them
+  std::optional<MtpState> draft_start;   // what it joins the draft head's group with, until it has
+
   // Speculation (engine/speculation.h).
   std::int64_t draft_row = -1;              // its index in the draft head's group
   std::optional<NgramDrafter> text_drafts;  // where the text's own repetitions are proposed
@@ -71,7 +78,7 @@ struct EngineRow {
     return generated() + emitted >= request.sampling.min_tokens ? LookForStops::yes : LookForStops::no;
   }
 
-  Usage usage() const { return {prompt_tokens, generated(), 0}; }
+  Usage usage() const { return {prompt_tokens, generated(), cached_tokens}; }
   Timings timings(Clock::time_point now) const;
 };
 

@@ -80,7 +80,7 @@ Speculation::Speculation(Parts parts, const SpeculationLimits& limits, const Roo
       round_(nullptr) {
   OUTRIDER_CHECK(limits.depth > 0 && limits.depth <= kMaxDraftDepth, "a draft depth of {}", limits.depth);
   if (!module_) return;
-  pool_ = std::make_unique<KvPool>(module_->kv_layout(), room.kv_blocks);
+  pool_ = std::make_unique<KvPool>(module_->kv_layout(), room.kv_blocks, room.prefix_blocks);
   mtp_ = std::make_unique<MtpRows>(*module_, *pool_, draft_limits(limits_, room), limits_.refresh);
   round_ = DraftRound(mtp_.get());
 }
@@ -113,7 +113,8 @@ void Speculation::admit(std::span<EngineRow* const> rows) {
     for (EngineRow* row : rows) row->text_drafts.emplace(limits_.text);
   if (!mtp_) return;
   std::vector<MtpJoin> joins;
-  for (const EngineRow* row : rows) joins.push_back({nullptr, row->planned_tokens});
+  for (const EngineRow* row : rows)
+    joins.push_back({row->draft_start ? &*row->draft_start : nullptr, row->planned_tokens});
   rows_.reserve(rows_.size() + rows.size());
   PreparedStateChange change = mtp_->prepare_append(joins);
   change.commit();
@@ -235,6 +236,12 @@ std::vector<PreparedStateChange> Speculation::prepare_follow(const Step& step, s
     note(fed, results);
   }
   return changes;
+}
+
+std::optional<KvRow> Speculation::draft_prefix(const Step& step, const EngineRow& row, std::int64_t n) {
+  const std::int64_t r = row.draft_row;
+  if (!drafts_by_head(row) || n - 1 > mtp_->exact_length(r) + mtp_->carried(r)) return std::nullopt;
+  return mtp_->share_prefix(step, r, n);
 }
 
 void Speculation::observe(std::span<const Outcome> rows, const DepthController::Times& times,

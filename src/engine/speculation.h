@@ -53,6 +53,7 @@ class Speculation {
   };
   struct Room {
     std::int64_t rows = 0, kv_blocks = 0, chunk_tokens = 0, context_tokens = 0;
+    std::int64_t prefix_blocks = 0;  // of KV, for entries of a prefix store
   };
   // All of it borrowed, and limits.depth > 0.
   Speculation(Parts parts, const SpeculationLimits& limits, const Room& room);
@@ -65,7 +66,7 @@ class Speculation {
   static std::size_t row_bytes(const Model& model, const SpeculationLimits& limits, std::int64_t row_tokens);
   static std::size_t block_bytes(const Model& model, const SpeculationLimits& limits);
 
-  // Rows join with nothing processed. Throws: none has joined.
+  // Rows join as EngineRow::draft_start says, or with nothing processed. Throws: none has joined.
   void admit(std::span<EngineRow* const> rows);
   // Rows with `left` set retire. Throws: none has.
   void retire();
@@ -86,6 +87,11 @@ class Speculation {
   // Lets the head follow rows of the round and prompts: prepares all that can fail, for the caller to commit. Throws:
   // nothing has changed.
   std::vector<PreparedStateChange> prepare_follow(const Step& step, std::span<Followed> rows);
+
+  // Outside a round: the head's KV of the row's first n processed tokens, shared with it; nothing where the row has
+  // lost its head or keeps other bytes than a prefill of these tokens would give. Throws: the row is as before.
+  std::optional<KvRow> draft_prefix(const Step& step, const EngineRow& row, std::int64_t n);
+  KvPool* draft_pool() { return pool_.get(); }  // null without a head
 
   // After the round: what stood of the drafts of each of its rows, and the times.
   struct Outcome {

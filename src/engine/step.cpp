@@ -48,7 +48,7 @@ void Core::run_shares(std::span<Share> shares, const Deliver& deliver) {
 // On a failure nothing is committed.
 Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
   const Arena::Scope scope(arena_);
-  Tensor hidden;
+  Tensor hidden, context;
   std::vector<Choice> choices;
   std::vector<PreparedStateChange> changes;
   std::int64_t clamps = 0;
@@ -64,7 +64,8 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
     choose_tokens(shares, hidden, choices);
     for (Share& share : shares) accept(share, choices);
     stage = Failure::of_drafts;
-    changes = prepare_follow(shares, hidden);
+    context = context_of(hidden);
+    changes = prepare_follow(shares, context);
     stage = Failure::of_step;
     times_.verify_ms = ms_between(begin, Clock::now()) - times_.draft_ms;
     observe(shares);
@@ -78,6 +79,7 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
   for (PreparedStateChange& change : changes) change.commit();
   changes.clear();
   roll_back(shares);  // what did not commit: faulted and postponed rows
+  publish(shares, context);
   for (Share& share : shares)
     if (share.scores() && !share.row->left) score(share, hidden, deliver);
   return {};
@@ -108,12 +110,33 @@ void Core::roll_back(std::span<Share> shares) noexcept {
   if (speculation_) speculation_->abort();
 }
 
+// Where the rows of a step leave states for others.
+void Core::plan_checkpoints(std::span<Share> shares) {
+  if (!prefix_) return;
+  std::vector<PrefixCache::Span> spans;
+  for (const Share& share : shares) spans.push_back({share.row, share.tokens});
+  prefix_->plan(spans);
+}
+
+// What the rows have committed is offered to others. Only the offer may fail.
+void Core::publish(std::span<Share> shares, Tensor context) noexcept {
+  if (!prefix_) return;
+  const Step step{*parts_.device, arena_};
+  for (const Share& share : shares)
+    prefix_->publish(step, *share.row, share.position,
+                     speculation_ && speculation_->has_head() ? context.slice(share.begin, share.tokens) : Tensor{});
+}
+
 Tensor Core::forward(std::span<Share> shares, std::int64_t& clamps) {
+  plan_checkpoints(shares);
   std::vector<std::int32_t> tokens;
   for (Share& share : shares) {
     const bool window = share.row->drafted > 0;
-    share.row->state->reserve(share.tokens, {window ? StorePositions::every : StorePositions::at_end});
+    const std::span<const std::int64_t> due =
+        share.row->prefix ? std::span<const std::int64_t>(share.row->prefix->due) : std::span<const std::int64_t>();
+    share.row->state->reserve(share.tokens, {window ? StorePositions::every : StorePositions::at_end, due});
     share.begin = static_cast<std::int64_t>(tokens.size());
+    share.position = share.row->state->length();
     const auto from = share.row->tokens.begin() + share.row->state->length();
     tokens.insert(tokens.end(), from, from + share.tokens);
   }
@@ -200,13 +223,18 @@ void Core::accept(Share& share, std::span<const Choice> choices) const {
   share.fails = choice().failure.has_value();
 }
 
+// The hiddens as the draft head reads them, or as they are.
+Tensor Core::context_of(Tensor hidden) {
+  const Step step{*parts_.device, arena_};
+  const bool has_head = speculation_ && speculation_->has_head();
+  return has_head ? tapped(step, *parts_.model->native_draft(), hidden) : hidden;
+}
+
 // The draft head follows what stays of each row. The drafted tokens of a row that ends inside its window do not matter:
 // it leaves.
-std::vector<PreparedStateChange> Core::prepare_follow(std::span<Share> shares, Tensor hidden) {
+std::vector<PreparedStateChange> Core::prepare_follow(std::span<Share> shares, Tensor context) {
   if (!speculation_) return {};
   const Step step{*parts_.device, arena_};
-  const NativeDraft* head = speculation_->has_head() ? parts_.model->native_draft() : nullptr;
-  const Tensor context = head != nullptr ? tapped(step, *head, hidden) : hidden;
   std::vector<Speculation::Followed> rows;
   std::vector<Share*> whose;
   for (Share& share : shares) {

@@ -35,8 +35,12 @@ PanelSource::PanelSource(std::unique_ptr<StoredModel> source, PanelUse use) : so
   if (use == PanelUse::off) return;
   files_ = source_->weight_files();
   places_ = panel_places(source_->path(), files_);
-  fingerprint_ = panel_fingerprint(files_, source_->config(), source_->reading());
+  fingerprint_ = state_of_files();
   file_ = current_file(places_, fingerprint_);
+}
+
+Fingerprint PanelSource::state_of_files() const {
+  return panel_fingerprint(source_->weight_files(), source_->config(), source_->reading());
 }
 
 // The entry that answers for a tensor, null where the source must. Which forms packing gives is

@@ -51,6 +51,8 @@ class PanelSource final : public ModelSource {
   const CheckpointFacts* facts() const override { return source_->facts(); }
   Sha256Digest mtp_identity() const override { return source_->mtp_identity(); }
 
+  // Changes whenever what is loaded may give other results (panel_place.h).
+  Fingerprint state_of_files() const;
   // The file in use; null: none.
   const PanelFile* file() const { return file_ ? &*file_ : nullptr; }
   // Whether all that was loaded came from the file.
