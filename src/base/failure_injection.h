@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -37,8 +38,10 @@ struct FailureCountdown {
   std::int64_t left = 0;        // points until the failure; <= 0 after it: nothing fails any more
   std::int64_t passed = 0;      // points met while armed
   const char* fired = nullptr;  // name of the point that failed
+  const char* only = nullptr;   // points of this name alone count; null: all
   // True for the one point that must fail.
   bool next(const char* point) noexcept {
+    if (only != nullptr && std::strcmp(only, point) != 0) return false;
     ++passed;
     if (--left != 0) return false;
     fired = point;

@@ -30,6 +30,19 @@ TEST(FailurePlan, FailsTheNthPointAndNoOther) {
   operation();  // disarmed
 }
 
+TEST(FailureCountdown, MayCountPointsOfOneNameAlone) {
+  FailureCountdown countdown{.left = 2, .only = "second"};
+  armed_failure = &countdown;
+  fallible_point("first");
+  fallible_point("second");
+  fallible_point("first");
+  EXPECT_THROW(fallible_point("second"), InjectedFailure);
+  fallible_point("second");
+  armed_failure = nullptr;
+  EXPECT_STREQ(countdown.fired, "second");
+  EXPECT_EQ(countdown.passed, 3);
+}
+
 TEST(FailurePlan, ReportsAFailureThatWasSwallowed) {
   FailurePlan plan(1);
   EXPECT_THROW(plan.run([] {
