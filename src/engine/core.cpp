@@ -51,8 +51,7 @@ Core::Core(CoreParts parts, const CoreLimits& limits)
       bounds_(bounds_of(parts_, limits)),
       pool_({parts_.model->declaration().kv, parts_.model->declaration().recurrent},
             capacity_of(*parts_.model, limits)),
-      arena_(parts_.model->scratch_bytes(*parts_.device, step_limits(limits)) +
-             Speculation::scratch_bytes(*parts_.model, *parts_.device, limits.speculation, draft_room(limits))) {
+      arena_(scratch_bytes(*parts_.model, *parts_.device, limits)) {
   OUTRIDER_CHECK(limits.schedule.rows > 0 && limits.schedule.prefill_step_tokens > 0 && limits.head_rows > 0 &&
                  limits.schedule.prompt_rows > 0);
   parts_.device->reserve_normalizers(limits.head_rows, bounds_.vocab);
@@ -71,6 +70,14 @@ Core::~Core() = default;
 
 Speculation::Room Core::draft_room(const CoreLimits& limits) {
   return {limits.schedule.rows, limits.schedule.kv_blocks, limits.schedule.prefill_step_tokens, limits.context_tokens};
+}
+
+std::size_t Core::scratch_bytes(const Model& model, const Device& device, const CoreLimits& limits) {
+  // Masks of the rows that draft, then of those whose logits are computed at once.
+  const std::int64_t masks = std::max(limits.schedule.rows, limits.head_rows);
+  return model.scratch_bytes(device, step_limits(limits)) +
+         Speculation::scratch_bytes(model, device, limits.speculation, draft_room(limits)) +
+         static_cast<std::size_t>(masks) * tensor_bytes(1, mask_words(model.declaration().vocab));
 }
 
 StepLimits Core::step_limits(const CoreLimits& limits) {
@@ -95,6 +102,7 @@ Result<RequestId> Core::submit(Request request) {
   row->end_tokens.insert(row->end_tokens.end(), request.stop_token_ids.begin(), request.stop_token_ids.end());
   std::sort(row->end_tokens.begin(), row->end_tokens.end());
   row->text.emplace(parts_.tokenizer, request.stop, request.include_stop ? StopText::included : StopText::removed);
+  if (request.rolled) row->roll = RowRoll(request.rolled->clone());
   row->request = std::move(request);
   const RequestId id = row->id;
   const std::lock_guard lock(news_mutex_);

@@ -52,6 +52,8 @@ class Core {
 
   static StepLimits step_limits(const CoreLimits& limits);
   static Speculation::Room draft_room(const CoreLimits& limits);
+  // Bytes of the arena a step takes its pieces from.
+  static std::size_t scratch_bytes(const Model& model, const Device& device, const CoreLimits& limits);
   // Slots of recurrent state that `rows` rows need: the committed one, and one per token of a window.
   static std::int64_t recurrent_slots(const CoreLimits& limits, std::int64_t rows) {
     return rows * (limits.speculation.depth + 2);
@@ -111,6 +113,8 @@ class Core {
   Tensor forward(std::span<Share> shares, std::int64_t& clamps);
   void mark_faults(std::span<Share> shares);
   void choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Choice>& choices);
+  void mask_choices(std::span<ChoosingRow> rows, std::span<EngineRow* const> whose,
+                    std::span<std::optional<Refusal>> broken);
   void accept(Share& share, std::span<const Choice> choices) const;
   void settle(std::span<Share> shares, std::span<Choice> choices);
   Outcome outcome_of(const Share& share, std::span<Choice> choices);

@@ -89,6 +89,8 @@ struct SamplingParams {
 
 enum class Want : std::uint8_t { generate, prompt_logprobs, prompt_logits };
 
+class RolledState;  // engine/rolled_state.h
+
 struct Request {
   std::vector<std::int32_t> ids;  // the prompt, at least one token
   std::int64_t max_tokens = 512;  // 0: evaluate the prompt only
@@ -96,7 +98,8 @@ struct Request {
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
   bool include_stop = false;
-  std::optional<std::int64_t> draft_tokens;  // most drafts of a step; absent: what was loaded with, which is the most
+  std::optional<std::int64_t> draft_tokens;   // most drafts of a step; absent: what was loaded with, which is the most
+  std::shared_ptr<const RolledState> rolled;  // grammar, forced tokens, channel; may be null
   Want want = Want::generate;
   bool cache_prompt = true;                // stored prefixes are used and the own one is stored; not when scored
   std::vector<std::int64_t> prefix_marks;  // ascending: where other prompts may part from this one (message_ends())

@@ -71,12 +71,10 @@ class Costs {
     const std::uint64_t blocks = saturating_mul(static_cast<std::uint64_t>(core.schedule.kv_blocks), block);
     const std::uint64_t choosing =
         Sampler::scratch_bytes(vocab) + device_.normalizer_scratch_bytes(core.head_rows, vocab);
-    const std::uint64_t drafting =
-        Speculation::scratch_bytes(*graph_, device_, core.speculation, Core::draft_room(core));
     std::map<MemoryPart, std::uint64_t> parts = {
         {MemoryPart::weights, model_.weight_bytes},
         {MemoryPart::kv, saturating_add(blocks, saturating_mul(static_cast<std::uint64_t>(rows), row))},
-        {MemoryPart::scratch, graph_->scratch_bytes(device_, Core::step_limits(core)) + choosing + drafting},
+        {MemoryPart::scratch, Core::scratch_bytes(*graph_, device_, core) + choosing},
         {MemoryPart::text, text_bytes_},
         {MemoryPart::fixed, kFixedBytes}};
     if (recurrent())

@@ -54,6 +54,20 @@ void penalize_counts(std::span<float> z, const ChoosingRow& row) {
   }
 }
 
+// Words of the mask that allow nothing or everything, nearly all of them, cost one look.
+void mask_forbidden(std::span<float> z, std::span<const std::uint32_t> allowed) {
+  for (std::size_t first = 0; first < z.size(); first += 32) {
+    const std::uint32_t word = allowed[first / 32];
+    const std::span<float> part = z.subspan(first, std::min<std::size_t>(32, z.size() - first));
+    if (word == 0) {
+      std::fill(part.begin(), part.end(), kBanned);
+    } else if (word != ~std::uint32_t{0}) {
+      for (std::size_t i = 0; i < part.size(); ++i)
+        if ((word >> i & 1U) == 0) part[i] = kBanned;
+    }
+  }
+}
+
 }  // namespace
 
 void mask_padded_ids(std::span<float> z, std::int64_t tokenizer_size) {
@@ -67,6 +81,7 @@ void apply_processors(std::span<float> z, const ChoosingRow& row) {
   penalize_counts(z, row);
   if (row.params->ignore_eos || row.t < row.params->min_tokens)
     for (const std::int32_t id : row.end_tokens) z[static_cast<std::size_t>(id)] = kBanned;
+  if (!row.allowed.empty()) mask_forbidden(z, row.allowed);
 }
 
 bool has_bad_logit(std::span<const float> z) {

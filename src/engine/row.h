@@ -11,6 +11,7 @@
 #include "engine/answer_text.h"
 #include "engine/engine.h"
 #include "engine/prefix_progress.h"
+#include "engine/rolled_state.h"
 #include "speculate/depth_controller.h"
 #include "speculate/mtp_state.h"
 #include "speculate/ngram_drafter.h"
@@ -49,6 +50,7 @@ struct EngineRow {
   std::int64_t prompt_turn = 0;   // RowDemand::turn
   std::optional<StateRow> state;  // from admission on
   std::optional<AnswerText> text;
+  RowRoll roll;  // stands at the committed tokens, but while it walks over drafts or what is emitted
   Clock::time_point submitted, admitted, first_token, last_token;
   bool left = false;  // its last event is in the outbox: to be removed
 
@@ -71,6 +73,7 @@ struct EngineRow {
   void drop_drafts() noexcept {
     tokens.resize(tokens.size() - static_cast<std::size_t>(drafted));
     drafted = 0;
+    roll.roll_back();
   }
   bool generates() const { return request.want == Want::generate && request.max_tokens > 0; }
   // Whether the next token but `emitted` may end the row by a stop string.

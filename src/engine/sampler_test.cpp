@@ -20,12 +20,15 @@ Device& cpu() {
 
 struct Asked {
   SamplingParams params;
+  std::vector<std::uint32_t> allowed = {};
   std::vector<std::int32_t> history = {0};
   std::int64_t prompt_tokens = 1;
   std::int64_t t = 0;
   std::vector<std::int32_t> end_tokens;
 
-  ChoosingRow row(std::int64_t seed = 1) const { return {&params, history, prompt_tokens, t, seed, end_tokens}; }
+  ChoosingRow row(std::int64_t seed = 1) const {
+    return {&params, history, prompt_tokens, t, seed, end_tokens, allowed};
+  }
 };
 
 Choice choose(std::vector<float> logits, const Asked& asked, std::int64_t tokenizer_size = 1000) {
@@ -182,6 +185,45 @@ TEST(Sampler, ReportsLogProbabilitiesAfterTheProcessors) {
   ASSERT_EQ(c.logprob->top.size(), 2u);
   EXPECT_EQ(c.logprob->top[1].first, 3);
   EXPECT_NEAR(c.logprob->top[1].second, 2 - std::log(total), 1e-6);
+}
+
+// P6, in words of the mask that allow all, none and some, the last of them short.
+TEST(Sampler, WhatTheMaskForbidsIsNeverChosenAndTakesNoProbability) {
+  std::vector<float> logits(100, 1.0f);
+  logits[40] = 9;
+  Asked a;
+  a.params.top_logprobs = 2;
+  a.allowed = {0xFFFFFFFFu, 0, 1u << 3, 1u << 2};  // 0..31, 67, 98
+  logits[98] = 2;
+  const double total = 33 * std::exp(1.0) + std::exp(2.0);
+  const Choice greedy = choose(logits, a);
+  EXPECT_EQ(greedy.id, 98);
+  EXPECT_NEAR(greedy.logprob->logprob, 2 - std::log(total), 1e-6);
+  a.params.logprobs_mode = LogprobsMode::raw;
+  const Choice raw = choose(logits, a);
+  EXPECT_EQ(raw.id, 98);
+  EXPECT_EQ(raw.logprob->top[0].first, 40);
+  EXPECT_NEAR(raw.logprob->logprob, 2 - std::log(98 * std::exp(1.0) + std::exp(2.0) + std::exp(9.0)), 1e-6);
+  a.params = {};
+  a.params.temperature = 3;
+  Sampler sampler(100, 1000, {});
+  for (std::int64_t seed = 0; seed < 200; ++seed) {
+    std::vector<float> z = logits;
+    const std::vector<ChoosingRow> rows = {a.row(seed)};
+    std::vector<Choice> out(1);
+    sampler.choose(cpu(), {z.data(), 1, 100, 100}, rows, out);
+    EXPECT_TRUE(out[0].id < 32 || out[0].id == 67 || out[0].id == 98) << out[0].id;
+  }
+}
+
+// After the end mask: a mask that allows only an end which may not come yet leaves nothing.
+TEST(Sampler, AMaskAndTheEndMaskTogetherMayLeaveNothing) {
+  Asked a;
+  a.end_tokens = {2};
+  a.allowed = {1u << 2};
+  EXPECT_EQ(choose({1, 5, 5, 2}, a).id, 2);
+  a.params.min_tokens = 1;
+  EXPECT_EQ(choose({1, 5, 5, 2}, a).failure->code, "grammar_dead_end");
 }
 
 TEST(Sampler, RawLogProbabilitiesAreThoseBeforeTheProcessorsButForPaddedIds) {

@@ -12,6 +12,7 @@
 
 #include "base/failure_injection.h"
 #include "engine/core.h"
+#include "engine/sampler.h"
 
 namespace outrider {
 
@@ -82,17 +83,38 @@ class ScriptedModel : public Model {
   Declaration declaration_;
 };
 
-// The test rule `bits` of serving.md section 0: token = FNV-1a of the row's logit bytes mod V.
+inline std::uint64_t hash_of_bits(std::span<const float> logits) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const auto byte : std::as_bytes(logits)) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3ull;
+  return hash;
+}
+
+// The test rule `bits` of serving.md section 0: token = FNV-1a of the row's logit bytes mod V. Under a mask, the n-th
+// of the allowed tokens, n = that hash mod their number.
 class BitsChooser : public TokenChooser {
  public:
   void choose(Device&, Tensor logits, std::span<const ChoosingRow> rows, std::span<Choice> out) override {
     for (std::size_t r = 0; r < rows.size(); ++r) {
-      std::uint64_t hash = 0xcbf29ce484222325ull;
-      const auto* bytes = reinterpret_cast<const unsigned char*>(logits.row(static_cast<std::int64_t>(r)));
-      for (std::size_t i = 0; i < static_cast<std::size_t>(logits.width) * 4; ++i)
-        hash = (hash ^ bytes[i]) * 0x100000001b3ull;
-      out[r].id = static_cast<std::int32_t>(hash % static_cast<std::uint64_t>(logits.width));
+      const auto width = static_cast<std::size_t>(logits.width);
+      const std::uint64_t hash = hash_of_bits({logits.row(static_cast<std::int64_t>(r)), width});
+      if (rows[r].allowed.empty())
+        out[r].id = static_cast<std::int32_t>(hash % width);
+      else
+        choose_allowed(hash, rows[r].allowed, logits.width, out[r]);
     }
+  }
+
+ private:
+  static void choose_allowed(std::uint64_t hash, std::span<const std::uint32_t> allowed, std::int64_t vocab,
+                             Choice& out) {
+    std::uint64_t count = 0;
+    for (std::int64_t id = 0; id < vocab; ++id) count += is_allowed(allowed, id) ? 1 : 0;
+    if (count == 0) {
+      out.failure = no_token_left();
+      return;
+    }
+    std::uint64_t left = hash % count;
+    for (out.id = 0; !is_allowed(allowed, out.id) || left-- > 0;) ++out.id;
   }
 };
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/log.h"
 #include "engine/sampler.h"
 
 namespace outrider {
@@ -24,6 +25,20 @@ std::optional<MtpModule> module_of(const Model& model, const SpeculationLimits& 
   return MtpModule(*head, nullptr, model.declaration().kv.type);
 }
 
+// What a rolled state says beside drafts; one that throws proposes nothing and ends a draft: the row goes on without.
+template <class Ask, class Answer>
+Answer asked(const EngineRow& row, Answer otherwise, Ask&& ask) {
+  try {
+    return std::forward<Ask>(ask)();
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, "the rolled state of request {} failed beside drafts ({})", row.id, error.what());
+    return otherwise;
+  }
+}
+bool advanced(EngineRow& row, std::int32_t id) {
+  return asked(row, false, [&] { return row.roll.advance(id); });
+}
+
 }  // namespace
 
 // Chooses proposals as the target chooses tokens: the same processors, filters and noise, so that both agree where
@@ -38,10 +53,15 @@ class Speculation::Port final : public DraftPort {
     const Arena::Scope scope(step.arena);
     std::vector<ChoosingRow> rows(picks.size());
     std::vector<Choice> choices(picks.size());
+    const std::int64_t words = mask_words(vocab_);
     for (std::size_t i = 0; i < picks.size(); ++i) {
-      const EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
+      EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
       rows[i] = {&row.request.sampling, row.tokens, row.prompt_tokens, picks[i].t, row.seed, row.end_tokens};
       rows[i].report = LogprobReport::none;
+      if (!row.roll) continue;
+      const std::span<std::uint32_t> room{step.arena.take_of<std::uint32_t>(words), static_cast<std::size_t>(words)};
+      std::fill(room.begin(), room.end(), 0U);
+      rows[i].allowed = asked(row, std::span<const std::uint32_t>(room), [&] { return row.roll.mask(room); });
     }
     speculation_.parts_.chooser->choose(step.device, ids.empty() ? logits : spread(step, logits, ids), rows, choices);
     for (std::size_t i = 0; i < picks.size(); ++i) {
@@ -51,7 +71,8 @@ class Speculation::Port final : public DraftPort {
         continue;
       }
       EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
-      row.tokens.push_back(choices[i].id);  // within the capacity reserved at admission: see deepest()
+      if (!advanced(row, choices[i].id)) continue;  // the row's draft ends here
+      row.tokens.push_back(choices[i].id);          // within the capacity reserved at admission: see deepest()
       ++row.drafted;
       out[i] = {Picked::proposal, choices[i].id};
     }
@@ -145,7 +166,7 @@ std::int64_t Speculation::deepest(const EngineRow& row) const {
 bool Speculation::drafts_by_head(const EngineRow& row) const { return mtp_ && !mtp_->without_head(row.draft_row); }
 
 // Depths by the controller, or as deep as each row may.
-std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows) {
+std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows, std::span<Forced> forced) {
   std::vector<DepthController::Row> wishes(rows.size());
   std::vector<std::int64_t> depths(rows.size(), 0);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -161,6 +182,11 @@ std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows) {
                    : drafts_by_head(row) ? controller_.source_of(row.acceptance)
                                          : DraftSource::text;
     wishes[i] = {&row.acceptance, by_text || drafts_by_head(row) ? deepest(row) : 0, row.drafting};
+    const auto room = std::span(forced[i]).first(static_cast<std::size_t>(deepest(row)));
+    const std::int64_t certain = asked(row, std::int64_t{0}, [&] { return row.roll.forced(room); });
+    if (certain == 0) continue;
+    row.drafting = DraftSource::forced;
+    wishes[i] = {&row.acceptance, certain, row.drafting};
   }
   if (limits_.depths == SpeculationLimits::Depths::measured)
     arm_ = controller_.plan(wishes, depths);
@@ -170,17 +196,19 @@ std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows) {
 }
 
 void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
-  const std::vector<std::int64_t> depths = plan(rows);
+  std::vector<Forced> forced(rows.size());
+  const std::vector<std::int64_t> depths = plan(rows, forced);
   std::vector<DraftRound::Ask> asks(rows.size());
-  std::vector<std::array<std::int32_t, kMaxDraftDepth>> scripted(parts_.drafter ? rows.size() : 0);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EngineRow& row = *rows[i];
     row.ask = i;
     asks[i] = {row.draft_row, row.tokens.back(), depths[i], row.generated()};
-    if (parts_.drafter) {
-      const auto room = std::span(scripted[i]).first(static_cast<std::size_t>(depths[i]));
+    const auto room = std::span(forced[i]).first(static_cast<std::size_t>(depths[i]));
+    if (row.drafting == DraftSource::forced) {
+      asks[i].forced = room;
+    } else if (parts_.drafter) {
       asks[i].forced = room.first(static_cast<std::size_t>(parts_.drafter->propose(row, room)));
-      if (asks[i].forced.empty()) asks[i].depth = 0;
+      if (asks[i].forced.empty()) asks[i].depth = drafts_by_head(row) ? parts_.drafter->head_depth(row, depths[i]) : 0;
     } else if (row.drafting == DraftSource::text && row.text_drafts) {
       asks[i].text = &*row.text_drafts;
     }
@@ -196,14 +224,19 @@ void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
   place_drafts(rows);
 }
 
-// The port has put the head's proposals behind the tokens already; of a row that failed they do not stand.
+// The port has put the head's proposals behind the tokens already; of a row that failed they do not stand. Of the
+// others those stand that the row's masks allow, one behind the other.
 void Speculation::place_drafts(std::span<EngineRow* const> rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EngineRow& row = *rows[i];
-    row.drafting = round_.source(i);
+    if (row.drafting != DraftSource::forced) row.drafting = round_.source(i);
     row.drop_drafts();
-    for (const std::int32_t id : round_.proposals(i)) row.tokens.push_back(id);  // within deepest()
-    row.drafted = std::ssize(round_.proposals(i));
+    for (const std::int32_t id : round_.proposals(i)) {
+      if (!advanced(row, id)) break;
+      row.tokens.push_back(id);  // within deepest()
+      ++row.drafted;
+    }
+    row.roll.roll_back();
   }
 }
 

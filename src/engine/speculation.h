@@ -1,10 +1,12 @@
 // The drafts of the engine's rows (runtime.md sections 4 and 5): who proposes, how deep, and how the draft head follows
 // what the target decided. Core calls it around its forward; which tokens stand is decided there.
 //
-// Proposals come from the text itself where its ending occurred before, and from the model's MTP head otherwise. They
-// stand behind a row's tokens while a step runs, EngineRow::drafted of them.
+// Proposals are what the row's rolled state forces; else they come from the text itself where its ending occurred
+// before, and from the model's MTP head otherwise, which sees the row's masks. The rest of a draft that a mask forbids
+// is cut. What stands is behind a row's tokens while a step runs, EngineRow::drafted of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -41,6 +43,8 @@ class TextDrafter {
   virtual ~TextDrafter() = default;
   // Fills `out` with what may follow row.tokens; returns how many, 0: nothing to say.
   virtual std::int64_t propose(EngineRow& row, std::span<std::int32_t> out) = 0;
+  // Asked where it has nothing to say: how deep the model's head drafts instead, at most `most`.
+  virtual std::int64_t head_depth(const EngineRow&, std::int64_t /*most*/) { return 0; }
 };
 
 class Speculation {
@@ -108,7 +112,8 @@ class Speculation {
   class Port;
   std::int64_t deepest(const EngineRow& row) const;
   bool drafts_by_head(const EngineRow& row) const;
-  std::vector<std::int64_t> plan(std::span<EngineRow* const> rows);
+  using Forced = std::array<std::int32_t, kMaxDraftDepth>;
+  std::vector<std::int64_t> plan(std::span<EngineRow* const> rows, std::span<Forced> forced);
   void place_drafts(std::span<EngineRow* const> rows);
 
   Parts parts_;

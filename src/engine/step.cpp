@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/failure_injection.h"
 #include "base/log.h"
 #include "engine/core.h"
 #include "engine/sampler.h"
@@ -34,9 +35,7 @@ void Core::run_shares(std::span<Share> shares, const Deliver& deliver) {
   if (shares.size() == 1) {
     EngineRow& row = *shares[0].row;
     log(LogLevel::error, "request {} failed in a step: {}", row.id, tried.what);
-    end_row(
-        row, FinishReason::failed,
-        Refusal{fmt::format("the engine step failed for this request: {}", tried.what), "", "engine_step_failed", 500});
+    end_row(row, FinishReason::failed, step_failed(tried.what));
     return;
   }
   log(LogLevel::warning, "a step of {} rows failed ({}); running it again in halves", shares.size(), tried.what);
@@ -57,15 +56,19 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
   const Clock::time_point begin = Clock::now();
   try {
     propose(shares);
+    fallible_point("Core: drafted");
     times_.draft_ms = ms_between(begin, Clock::now());
     stage = Failure::of_step;
     hidden = forward(shares, clamps);
+    fallible_point("Core: forwarded");
     mark_faults(shares);
     choose_tokens(shares, hidden, choices);
+    fallible_point("Core: chosen");
     for (Share& share : shares) accept(share, choices);
     stage = Failure::of_drafts;
     context = context_of(hidden);
     changes = prepare_follow(shares, context);
+    fallible_point("Core: followed");
     stage = Failure::of_step;
     times_.verify_ms = ms_between(begin, Clock::now()) - times_.draft_ms;
     observe(shares);
@@ -179,18 +182,21 @@ Tensor Core::head_of(Tensor hidden, std::span<const std::int64_t> picks, Tensor&
 void Core::choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Choice>& choices) {
   std::vector<std::int64_t> picks;
   std::vector<ChoosingRow> rows;
+  std::vector<EngineRow*> whose;
   for (Share& share : shares) {
     share.first_choice = picks.size();
-    const EngineRow& row = *share.row;
+    EngineRow& row = *share.row;
     const std::int64_t known = std::ssize(row.tokens) - row.drafted;
     for (std::int64_t j = 0; j < share.choices(); ++j) {
       picks.push_back(share.begin + share.tokens - share.choices() + j);
       const auto history = std::span(row.tokens).first(static_cast<std::size_t>(known + j));
       rows.push_back(
           {&row.request.sampling, history, row.prompt_tokens, row.generated() + j, row.seed, row.end_tokens});
+      whose.push_back(&row);
     }
   }
   choices.assign(picks.size(), {});
+  std::vector<std::optional<Refusal>> broken(picks.size());  // rolled states: what is behind it is not reached
   const auto most = static_cast<std::size_t>(limits_.head_rows);
   for (std::size_t first = 0; first < picks.size(); first += most) {
     const std::size_t count = std::min(most, picks.size() - first);
@@ -199,13 +205,39 @@ void Core::choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Cho
     Tensor picked;
     const Tensor logits = head_of(hidden, std::span(picks).subspan(first, count), picked, faults);
     const std::span<Choice> chosen = std::span(choices).subspan(first, count);
-    parts_.chooser->choose(*parts_.device, logits, std::span(rows).subspan(first, count), chosen);
+    const std::span<ChoosingRow> choosing = std::span(rows).subspan(first, count);
+    mask_choices(choosing, std::span(whose).subspan(first, count), std::span(broken).first(first + count));
+    parts_.chooser->choose(*parts_.device, logits, choosing, chosen);
     for (std::size_t i = 0; i < count; ++i)
       if (faults[i] != 0) chosen[i].failure = numeric_error();
+  }
+  for (std::size_t i = 0; i < picks.size(); ++i) {
+    whose[i]->roll.roll_back();
+    if (broken[i]) choices[i].failure = std::move(broken[i]);
   }
   for (const Share& share : shares)
     for (std::int64_t j = share.first_fault; share.decodes() && j >= 0 && j < share.choices(); ++j)
       choices[share.first_choice + static_cast<std::size_t>(j)].failure = numeric_error();
+}
+
+// Choices of a row come in the order of its window, and its rolled state walks along. What it throws ends its row
+// alone, and only if the row gets there. The end of `broken` is what these rows come to.
+void Core::mask_choices(std::span<ChoosingRow> rows, std::span<EngineRow* const> whose,
+                        std::span<std::optional<Refusal>> broken) {
+  const std::int64_t words = mask_words(bounds_.vocab);
+  const std::size_t before = broken.size() - rows.size();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EngineRow& row = *whose[i];
+    const bool first = rows[i].t == row.generated();
+    if (!row.roll) continue;
+    if (!first) {
+      broken[before + i] = broken[before + i - 1];
+      if (!broken[before + i]) broken[before + i] = row.roll.enter(rows[i].history.back());
+      if (broken[before + i]) continue;
+    }
+    const std::span<std::uint32_t> room{arena_.take_of<std::uint32_t>(words), static_cast<std::size_t>(words)};
+    broken[before + i] = row.roll.mask(room, rows[i].allowed);
+  }
 }
 
 // Greedy and coupled: a draft stands where the target chose the same token with the same noise (serving.md section 3).
@@ -287,7 +319,7 @@ Core::Outcome Core::outcome_of(const Share& share, std::span<Choice> choices) {
 // One token more of a row, or its end.
 void Core::emit(EngineRow& row, Choice& choice, Outcome& out) {
   const std::int64_t emitted = std::ssize(out.event.ids);
-  if (!choice.failure && choice.id < 0) choice.failure = numeric_error();
+  if (!choice.failure) choice.failure = choice.id < 0 ? numeric_error() : row.roll.enter(choice.id);
   if (choice.failure) {
     out.finish = FinishReason::failed;
     out.error = std::move(choice.failure);
@@ -299,11 +331,11 @@ void Core::emit(EngineRow& row, Choice& choice, Outcome& out) {
   const bool is_end =
       std::binary_search(row.end_tokens.begin(), row.end_tokens.end(), choice.id) && !row.request.sampling.ignore_eos;
   AnswerPiece piece;
-  if (is_end)
+  if (!is_end) piece = row.text->push(choice.id, row.look(emitted));
+  if (is_end || row.roll.complete())
     out.finish = FinishReason::stop;
-  else
-    piece = row.text->push(choice.id, row.look(emitted));
-  if (!is_end && row.generated() + emitted + 1 >= row.request.max_tokens) out.finish = FinishReason::length;
+  else if (row.generated() + emitted + 1 >= row.request.max_tokens)
+    out.finish = FinishReason::length;
   if (out.finish && !piece.stop) {  // nothing more comes: held text is released, unless it ends in a stop after all
     AnswerPiece rest = row.text->finish(row.look(emitted));
     piece.text += rest.text;
@@ -337,6 +369,7 @@ void Core::commit(const Share& share, Outcome out, Clock::time_point now) noexce
   EngineRow& row = *share.row;
   const std::int64_t emitted = std::ssize(out.event.ids);
   if (share.decodes() && emitted > 0) row.drafts_seen.note(row.drafted, emitted - 1, times_);
+  if (!out.error) row.roll.keep();
   row.drop_drafts();
   // A window keeps as many tokens as it emitted: the pending one and the drafts that stand.
   if (!out.error) row.state->advance(share.decodes() ? emitted : share.tokens);

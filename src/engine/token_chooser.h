@@ -21,7 +21,8 @@ struct ChoosingRow {
   std::int64_t prompt_tokens = 0;
   std::int64_t t = 0;  // index of the token to choose in its answer
   std::int64_t seed = 0;
-  std::span<const std::int32_t> end_tokens;  // sorted: the model's and the request's
+  std::span<const std::int32_t> end_tokens;     // sorted: the model's and the request's
+  std::span<const std::uint32_t> allowed = {};  // P6: a bit per id (engine/rolled_state.h); empty: all of them
   LogprobReport report = LogprobReport::as_asked;
 };
 

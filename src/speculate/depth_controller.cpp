@@ -79,6 +79,7 @@ DepthController::DepthController(const Limits& limits) : limits_(limits), steps_
 }
 
 double DepthController::place_rate(const Row& row, std::int64_t arm, std::int64_t place) const {
+  if (row.source == DraftSource::forced) return 1;
   const double all = history_of(all_rows_, row.source, arm).rate(place, kFirstRate, kGroupPrior);
   return history_of(*row.acceptance, row.source, arm).rate(place, all, kRowPrior);
 }
@@ -107,7 +108,7 @@ void DepthController::list_increments(std::int64_t arm, std::span<const Row> row
            std::tuple(b.source == DraftSource::head, -b.chance, b.place, b.row);
   });
   text_increments_ = std::count_if(increments_.begin(), increments_.end(),
-                                   [](const Increment& i) { return i.source == DraftSource::text; });
+                                   [](const Increment& i) { return i.source != DraftSource::head; });
 }
 
 // The best numbers of proposals from text and head, taken in the order of the list, of those whose loss the balance
@@ -194,8 +195,10 @@ void DepthController::observe(std::int64_t arm, std::span<const RowOutcome> rows
   for (const RowOutcome& row : rows) {
     OUTRIDER_CHECK(row.accepted >= 0 && row.accepted <= row.drafted && row.drafted <= limits_.depth,
                    "{} of {} proposals accepted", row.accepted, row.drafted);
-    history_of(*row.acceptance, row.source, arm).note(row.drafted, row.accepted);
-    history_of(all_rows_, row.source, arm).note(row.drafted, row.accepted);
+    if (row.source != DraftSource::forced) {
+      history_of(*row.acceptance, row.source, arm).note(row.drafted, row.accepted);
+      history_of(all_rows_, row.source, arm).note(row.drafted, row.accepted);
+    }
     for (std::int64_t i = 0; i < row.drafted; ++i) {
       if (row.source == DraftSource::head) ++passes_of_[static_cast<std::size_t>(i)];
       ++counters_.drafted[static_cast<std::size_t>(i)];

@@ -37,8 +37,12 @@ class AcceptanceHistory {
   std::array<Place, kMaxDraftDepth> places_{};
 };
 
-// Where a row's proposals of a round come from: passes of the draft head, or the text itself, at no draft cost.
-enum class DraftSource : std::uint8_t { head, text };
+// Where a row's proposals of a round come from.
+enum class DraftSource : std::uint8_t {
+  head,   // passes of the draft head
+  text,   // the text itself, at no draft cost
+  forced  // masks that leave no other token: right for certain, so that nothing is learnt from them
+};
 
 // Kept with a request; of the head one history per arm.
 struct RowAcceptance {

@@ -335,5 +335,34 @@ TEST(CostTable, GivesWhatWasMeasuredAndReasonablySomethingBetween) {
   EXPECT_GT(table.likely(2), 1000);
 }
 
+// Tokens that masks force are drafted before anything else, and teach nothing about text or head.
+TEST(DepthController, ForcedTokensAreCertainAndTeachNothing) {
+  Controller controller({4, 2, 1});
+  RowAcceptance forced, wrong;
+  const auto times = [](std::int64_t tokens) { return Controller::Times{0, 10 + 0.1 * static_cast<double>(tokens)}; };
+  for (int i = 0; i < 40; ++i) {
+    const Controller::RowOutcome outcomes[] = {{&forced, 0, 0, DraftSource::text}, {&wrong, 0, 0, DraftSource::text}};
+    controller.observe(0, outcomes, times(2), Controller::Prompts::none);
+  }
+  for (int i = 0; i < 40; ++i) {  // its text is never right
+    const Controller::RowOutcome outcomes[] = {{&forced, 4, 0, DraftSource::text}, {&wrong, 4, 0, DraftSource::text}};
+    controller.observe(0, outcomes, times(10), Controller::Prompts::none);
+  }
+  for (int i = 0; i < 40; ++i) {
+    const Controller::RowOutcome outcomes[] = {{&forced, 4, 4, DraftSource::forced}, {&wrong, 0, 0, DraftSource::text}};
+    controller.observe(0, outcomes, times(6), Controller::Prompts::none);
+  }
+  const Controller::Row rows[] = {{&forced, 4, DraftSource::forced}, {&wrong, 4, DraftSource::text}};
+  std::int64_t depths[2] = {};
+  for (int i = 0; i < 3 && depths[0] == 0; ++i) {  // the plain step is measured again in between
+    controller.plan(rows, depths);
+    const Controller::RowOutcome plain[] = {{&forced, 0, 0, DraftSource::text}, {&wrong, 0, 0, DraftSource::text}};
+    if (depths[0] == 0) controller.observe(0, plain, times(2), Controller::Prompts::none);
+  }
+  EXPECT_EQ(depths[0], 4);
+  EXPECT_EQ(depths[1], 0);
+  EXPECT_EQ(controller.source_of(forced), DraftSource::head);  // not text, for all the forced tokens that stood
+}
+
 }  // namespace
 }  // namespace outrider
