@@ -136,6 +136,10 @@ std::string stats_table(const Engine& engine, const Answered& answer) {
                                              t.draft_n_accepted, t.draft_n,
                                              fmt::join(std::span(t.accepted_per_depth).first(t.depths), ", "),
                                              t.draft_ms, t.verify_ms));
+  const Engine::DraftHead head = engine.draft_head();
+  row("MTP head", head.state == Engine::DraftHead::State::none     ? std::string("none")
+                  : head.state == Engine::DraftHead::State::in_use ? std::string("in use")
+                                                                   : std::string("given up: it was never right"));
   row("KV values clamped", std::to_string(engine.kv_clamps()));
   for (const auto& [part, planned] : engine.plan().parts)
     row(fmt::format("memory, {}", name_of(part)),

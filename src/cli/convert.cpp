@@ -6,12 +6,15 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "base/text_file.h"
 #include "base/worker_pool.h"
 #include "cli/interrupts.h"
 #include "cli/option_values.h"
 #include "cli/reading_flags.h"
 #include "cli/verb.h"
+#include "engine/draft_tokens.h"
 #include "engine/model_text_source.h"
+#include "weights/draft_ranking.h"
 
 namespace outrider {
 namespace {
@@ -51,6 +54,9 @@ class ConvertVerb : public Verb {
     verb->add_option("--requantize-bits", requantize_bits_, "Q2_K and Q3_K become 4 or 8 bit (8)")
         ->check(CLI::IsMember({"4", "8"}));
     verb->add_option("--mtp-side-car", mtp_side_car_, "a directory to make for the MTP head alone (it stays inside)");
+    add_whole(*verb, "--draft-vocab", draft_vocabulary_,
+              "rank so many tokens for drafts of the MTP head, by frequency (draft_vocabulary.json)", kFromOne);
+    verb->add_option("--draft-vocab-text", draft_text_, "the text they are counted in (none: tokens by id)");
     verb->add_flag("--dry-run", dry_run_, "say what would be written, write nothing");
     reading_.define(*verb);
     return verb;
@@ -70,8 +76,12 @@ class ConvertVerb : public Verb {
     refuse_taken_target();
     const ConvertPlan plan = plan_convert(source, options);
     warn_when_nothing_is_quantized(plan, options);
+    if (!draft_text_.empty() && !draft_vocabulary_)
+      throw Error(ErrorKind::usage, "--draft-vocab-text without --draft-vocab", "say how many tokens to rank");
     if (dry_run_) return show_plan(global, plan);
     if (std::filesystem::is_regular_file(source)) options.extra_files = tokenizer_files(source);
+    if (draft_vocabulary_)
+      options.extra_files[kDraftRankingFile] = draft_ranking_text(ranked_draft_tokens(source, *draft_vocabulary_));
     options.cancelled = [] { return interrupted() != 0; };
     WorkerPool pool(global.threads);
     options.parallel = [&](std::int64_t count, const std::function<void(std::int64_t)>& task) {
@@ -138,6 +148,20 @@ class ConvertVerb : public Verb {
             {"tokenizer_config.json", std::move(files.tokenizer_config_json)}};
   }
 
+  std::vector<std::int32_t> ranked_draft_tokens(const std::filesystem::path& source, std::int64_t count) const {
+    const std::optional<ModelText> text = load_text_of(source);
+    if (!text)
+      throw Error(ErrorKind::usage, fmt::format("{} has no tokenizer, --draft-vocab ranks its tokens", source.string()),
+                  "put its tokenizer.json beside the weights");
+    const std::int64_t tokens = text->tokenizer.size();
+    if (count > tokens)
+      throw Error(ErrorKind::usage, fmt::format("--draft-vocab is {}, the tokenizer has {} tokens", count, tokens));
+    std::vector<std::int32_t> ids;
+    if (!draft_text_.empty())
+      ids = text->tokenizer.encode(read_text_file(draft_text_, kMostTextBytes), AddSpecial::no, ParseSpecial::no);
+    return ranked_by_frequency(ids, tokens, count);
+  }
+
   int show_plan(const GlobalOptions& global, const ConvertPlan& plan) const {
     if (global.form != OutputForm::human) {
       nlohmann::ordered_json items = nlohmann::ordered_json::array();
@@ -167,6 +191,10 @@ class ConvertVerb : public Verb {
     return 0;
   }
 
+  static constexpr std::uintmax_t kMostTextBytes = std::uintmax_t{256} << 20;  // its ids are held at once
+
+  std::optional<std::int64_t> draft_vocabulary_;
+  std::string draft_text_;
   std::string source_, mtp_side_car_, target_ = "mlx_model", q_mode_ = "affine", scales_ = "exact";
   bool quantize_ = false, dry_run_ = false;
   std::optional<std::int64_t> q_bits_;

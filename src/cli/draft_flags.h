@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "engine/engine.h"
@@ -17,6 +18,7 @@ class DraftFlags {
  private:
   std::string text_ = "on";
   std::int64_t tokens_ = 3;
+  std::optional<std::int64_t> vocabulary_;
 };
 
 }  // namespace outrider

@@ -31,6 +31,12 @@ std::pair<std::int32_t, float> bias_from(const std::string& text) {
   return {id, bias};
 }
 
+SpecRule rule_from(const std::string& name) {
+  if (name == "greedy") return SpecRule::greedy;
+  if (name == "coupled") return SpecRule::coupled;
+  return name == "ratio" ? SpecRule::ratio : SpecRule::automatic;
+}
+
 template <class T, class U>
 void take(const std::optional<U>& given, T& value) {
   if (given) value = static_cast<T>(*given);
@@ -82,6 +88,12 @@ void GenerationFlags::define(CLI::App& verb) {
   keep(verb.add_flag("--ignore-eos", v.ignore_eos, "end tokens are never chosen"));
   keep(verb.add_flag("--logprobs", v.logprobs, "log-probabilities in the JSON"));
   whole("--top-logprobs", v.top_logprobs, "the likeliest 0 to 20 tokens of each position too (0)", {0, 20});
+  choice("--spec-rule", v.spec_rule,
+         "which drafts stand: auto (greedy at temperature 0, else coupled: the text is that without drafts), greedy, "
+         "coupled, ratio (the distribution is) (auto)",
+         {"auto", "greedy", "coupled", "ratio"});
+  keep(verb.add_flag("--spec-fixed-depth", v.spec_fixed_depth,
+                     "always draft as deep as allowed; with it ratio gives the same answer for the same seed"));
   choice("--logprobs-mode", v.logprobs_mode, "processed or raw (processed)", {"processed", "raw"});
 }
 
@@ -160,6 +172,8 @@ Request GenerationFlags::request(std::vector<std::int32_t> ids, const ModelFacts
   request.sampling = sampling(facts);
   request.stop = v.stop;
   request.include_stop = v.include_stop;
+  request.spec_rule = rule_from(v.spec_rule);
+  request.draft_depths = v.spec_fixed_depth ? DraftDepths::fixed : DraftDepths::measured;
   if (!v.stop_token_ids.empty()) request.stop_token_ids = ids_from_list(v.stop_token_ids, "--stop-token-ids");
   return request;
 }

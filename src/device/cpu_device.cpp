@@ -156,7 +156,6 @@ void CpuDevice::rope_store(const AttentionShape& shape, const RopeAngles& angles
   };
   const std::int64_t step = tokens_per_task(tokens, (shape.heads + 2 * shape.kv_heads) * width, threads());
   parallel(tokens == 0 ? 0 : ceil_div(tokens, step), [&](std::int64_t index, int) {
-    std::int64_t clamped = 0;
     std::size_t r = row_of_token(batch, index * step);
     for (std::int64_t t = index * step; t < std::min(tokens, (index + 1) * step); ++t) {
       while (t >= batch.rows[r].end) ++r;
@@ -170,12 +169,12 @@ void CpuDevice::rope_store(const AttentionShape& shape, const RopeAngles& angles
       std::byte* block = row.blocks[static_cast<std::size_t>(position / kBlockKeys)];
       for (std::int64_t h = 0; h < shape.kv_heads; ++h) {
         ready(k.row(t) + h * width, shape.k_norm, t);
-        clamped +=
+        const std::int64_t clamped =
             kernels_.store_kv(k.row(t) + h * width, v.row(t) + h * width, width, position % kBlockKeys, layout.type,
                               block + layout.k_offset(layer, h), block + layout.v_offset(layer, h), &faults[t]);
+        if (clamps != nullptr) clamps[t] += clamped;
       }
     }
-    if (clamps != nullptr && clamped > 0) std::atomic_ref(*clamps).fetch_add(clamped, std::memory_order_relaxed);
   });
 }
 

@@ -146,10 +146,12 @@ TEST(CpuDevice, RopeStoreEqualsItsParts) {
     Values cos(kTokens, kHalf), sin(kTokens, kHalf), q1 = q, k1 = k, v1 = v;
     device.rope_angles({ids, rows}, frequencies, {cos.tensor(), sin.tensor()});
     std::vector<std::uint32_t> faults(kTokens);
-    std::int64_t clamps = 0;
+    std::vector<std::int64_t> clamps(kTokens);
     device.rope_store(shape, {cos.tensor(), sin.tensor()}, {ids, rows}, layout, 0, q1.tensor(), k1.tensor(),
-                      v1.tensor(), faults.data(), &clamps);
-    EXPECT_GE(clamps, 2);
+                      v1.tensor(), faults.data(), clamps.data());
+    EXPECT_EQ(clamps[4], 1);
+    EXPECT_EQ(clamps[66], 1);
+    EXPECT_EQ(std::count(clamps.begin(), clamps.end(), 0), kTokens - 2);
     EXPECT_EQ(faults[5], kFaultNonFinite);
     EXPECT_EQ(std::count(faults.begin(), faults.end(), 0U), kTokens - 1);
     for (std::int64_t t = 0; t < kTokens; ++t) {

@@ -100,7 +100,8 @@ class Device {
   // angles for every token of the batch; `rows` has one entry per batch row.
   virtual void rope_angles(const RaggedBatch& batch, std::span<const RowFrequencies> rows, RopeAngles out) = 0;
   // Per token and head: optional norms, RoPE, scaling of q by D^-1/2 (in place in q, see attention()), and the store of
-  // k and v [T,K*D] (k is overwritten) into the rows' blocks of `layer`. Adds the clamped values to *clamps.
+  // k and v [T,K*D] (k is overwritten) into the rows' blocks of `layer`. Adds the clamped values of token t to
+  // clamps[t], unless that is null.
   virtual void rope_store(const AttentionShape& shape, const RopeAngles& angles, const RaggedBatch& batch,
                           const KvLayout& layout, std::int64_t layer, Tensor q, Tensor k, Tensor v,
                           std::uint32_t* faults, std::int64_t* clamps) = 0;

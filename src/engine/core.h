@@ -26,8 +26,9 @@ struct CoreParts {
   const Tokenizer* tokenizer = nullptr;  // borrowed; null: raw ids, no text
   std::unique_ptr<TokenChooser> chooser;
   std::vector<std::int32_t> end_tokens;
-  std::unique_ptr<TextDrafter> drafter = nullptr;  // of tests: see Speculation::Parts
-  std::string model_key = {};                      // PrefixCache: which files, heads and rules make the states
+  std::unique_ptr<TextDrafter> drafter = nullptr;   // of tests: see Speculation::Parts
+  std::string model_key = {};                       // PrefixCache: which files, heads and rules make the states
+  std::vector<std::int32_t> draft_vocabulary = {};  // limits.speculation.vocabulary_rows tokens, ascending
 };
 
 struct CoreLimits {
@@ -110,7 +111,7 @@ class Core {
   void plan_checkpoints(std::span<Share> shares);
   void publish(std::span<Share> shares, Tensor context) noexcept;
   void observe(std::span<const Share> shares);
-  Tensor forward(std::span<Share> shares, std::int64_t& clamps);
+  Tensor forward(std::span<Share> shares);
   void mark_faults(std::span<Share> shares);
   void choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Choice>& choices);
   void mask_choices(std::span<ChoosingRow> rows, std::span<EngineRow* const> whose,
@@ -131,9 +132,10 @@ class Core {
   Arena arena_;
   std::unique_ptr<Speculation> speculation_;
   std::unique_ptr<PrefixCache> prefix_;     // borrows both of the above
-  std::atomic<std::int64_t> kv_clamps_{0};  // of committed steps
+  std::atomic<std::int64_t> kv_clamps_{0};  // of committed tokens
   std::int64_t prompt_turns_ = 0;           // plan_step()
   std::vector<std::uint32_t> faults_;       // [T] of the running step
+  std::vector<std::int64_t> clamps_;        // [T] of the running step
   DepthController::Times times_;            // of the running step
 
   std::atomic<RequestId> next_id_{1};

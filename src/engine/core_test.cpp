@@ -218,7 +218,7 @@ TEST(Core, ScoringFailsOnANaNAndRawLogitsShowIt) {
 // A step that failed and ran again in halves stored its values once, as far as the cache is concerned.
 TEST(Core, CountsClampsOfCommittedAttemptsOnly) {
   Rig rig;
-  rig.model.clamps_per_row = 5;
+  rig.model.clamps_per_token = 5;
   bool failed_once = false;
   rig.model.before_head = [&] {
     if (!failed_once) {
@@ -229,7 +229,7 @@ TEST(Core, CountsClampsOfCommittedAttemptsOnly) {
   for (std::uint64_t i = 0; i < 4; ++i) rig.submit(request_of(10, 3, i));
   rig.run();
   EXPECT_TRUE(failed_once);
-  EXPECT_EQ(rig.core.kv_clamps(), 5 * 4 * 3);  // 4 rows, 3 steps each
+  EXPECT_EQ(rig.core.kv_clamps(), 5 * 4 * 12);  // 4 rows, 10 tokens of the prompt and 2 of the answer each
 }
 
 // serving.md 5.3 and 1.5: prompts take turns, cut at blocks of the absolute grid; a short one does not wait for a long
@@ -363,6 +363,28 @@ TEST(Core, AFaultInAWindowEndsTheRowOnlyIfTheRowGetsThere) {
     const auto end = std::find(alone.begin(), alone.end(), *chosen) + 1;
     EXPECT_EQ(faulted.ids, std::vector<std::int32_t>(alone.begin(), end)) << "depth " << depth;
   }
+}
+
+TEST(Core, CountsNoClampsOfDraftsThatDoNotStand) {
+  const auto clamps = [](std::int64_t depth) {
+    CoreLimits limits = core_limits();
+    limits.speculation.depth = depth;
+    limits.speculation.depths = SpeculationLimits::Depths::fixed;
+    ScriptedModel model;
+    model.clamps_per_token = 3;
+    const std::int32_t often = solo(20, 30, 82)[5];  // right at least once, wrong elsewhere
+    Core core({&model, &cpu(), nullptr, std::make_unique<BitsChooser>(), {}, std::make_unique<OneTokenDrafter>(often)},
+              limits);
+    EXPECT_TRUE(core.submit(request_of(20, 30, 82)));
+    std::map<RequestId, Answer> answers;
+    while (core.step([&](const Event& event) { collect(answers, event); })) {
+    }
+    const Timings& timings = answers.begin()->second.last.timings;
+    if (depth > 0) EXPECT_TRUE(timings.draft_n_accepted > 0 && timings.draft_n_accepted < timings.draft_n);
+    return core.kv_clamps();
+  };
+  EXPECT_EQ(clamps(0), 3 * (20 + 29));
+  EXPECT_EQ(clamps(4), clamps(0));
 }
 
 TEST(Core, AnAllocationThatFailsAnywhereInAStepLosesNothing) {

@@ -8,6 +8,26 @@
 #include "state/kv_row.h"
 
 namespace outrider {
+namespace {
+
+std::int64_t chunk_of(std::int64_t tokens, std::int64_t chunk_tokens) {
+  return std::min(chunk_tokens, std::max<std::int64_t>(tokens - 1, 1));
+}
+
+std::size_t arena_for(const MtpModule& module, const Declaration& model, const Device& device, std::int64_t tokens,
+                      std::int64_t chunk) {
+  return module.scratch_bytes(device, {.rows = chunk, .depth = 0, .chunk_tokens = chunk, .context_tokens = tokens}) +
+         3 * tensor_bytes(chunk, model.width);
+}
+
+}  // namespace
+
+std::size_t draft_scoring_bytes(const NativeDraft& draft, const Declaration& model, const Device& device,
+                                std::int64_t tokens, std::int64_t chunk_tokens) {
+  const MtpModule module(draft, nullptr, model.kv.type);
+  return arena_for(module, model, device, tokens, chunk_of(tokens, chunk_tokens)) +
+         static_cast<std::size_t>(kv_blocks_for(tokens)) * module.kv_layout().block_bytes();
+}
 
 void score_drafts(const Model& model, Device& device, std::span<const std::int32_t> ids, std::span<const float> hiddens,
                   DraftInput input, std::int64_t chunk_tokens, const std::function<void(const DraftScores&)>& deliver) {
@@ -19,10 +39,8 @@ void score_drafts(const Model& model, Device& device, std::span<const std::int32
   OUTRIDER_CHECK(static_cast<std::int64_t>(hiddens.size()) == tokens * d.width, "{} hidden values for {} tokens",
                  hiddens.size(), tokens);
   MtpModule module(*draft, nullptr, d.kv.type);
-  const std::int64_t chunk = std::min(chunk_tokens, std::max<std::int64_t>(tokens - 1, 1));
-  Arena arena(
-      module.scratch_bytes(device, {.rows = chunk, .depth = 0, .chunk_tokens = chunk, .context_tokens = tokens}) +
-      3 * tensor_bytes(chunk, d.width));
+  const std::int64_t chunk = chunk_of(tokens, chunk_tokens);
+  Arena arena(arena_for(module, d, device, tokens, chunk));
   KvPool pool(module.kv_layout(), kv_blocks_for(tokens));
   KvRow row(pool);
   // Row p is stored at KV position p + 1; position 0 stays empty (runtime.md section 4).

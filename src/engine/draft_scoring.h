@@ -27,4 +27,8 @@ enum class DraftInput : std::uint8_t { target, chained };
 void score_drafts(const Model& model, Device& device, std::span<const std::int32_t> ids, std::span<const float> hiddens,
                   DraftInput input, std::int64_t chunk_tokens, const std::function<void(const DraftScores&)>& deliver);
 
+// The memory it takes, but for a few lists of `chunk_tokens` entries.
+std::size_t draft_scoring_bytes(const NativeDraft& draft, const Declaration& model, const Device& device,
+                                std::int64_t tokens, std::int64_t chunk_tokens);
+
 }  // namespace outrider

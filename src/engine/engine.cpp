@@ -9,10 +9,12 @@
 #include "engine/core.h"
 #include "engine/default_sampling.h"
 #include "engine/draft_scoring.h"
+#include "engine/draft_tokens.h"
 #include "engine/model_text_source.h"
 #include "engine/plan.h"
 #include "engine/sampler.h"
 #include "weights/config.h"
+#include "weights/draft_ranking.h"
 #include "weights/panel_source.h"
 
 namespace outrider {
@@ -24,24 +26,26 @@ double ms_since(Clock::time_point begin) { return ms_between(begin, Clock::now()
 struct TextSide {
   std::optional<ModelText> text;
   std::optional<ChatPrompt> chat;  // there iff the text has a chat template
-  std::vector<std::int32_t> newlines;
+  std::vector<std::int32_t> newlines, indispensable;
 
-  void load(const std::filesystem::path& model) {
+  enum class Drafts : std::uint8_t { of_all_tokens, of_a_vocabulary };
+  void load(const std::filesystem::path& model, Drafts drafts) {
     text = load_text_of(model);
     if (!text) return;
     if (text->chat_template) chat.emplace(*text);
     newlines = newline_ids(text->tokenizer);
+    if (drafts == Drafts::of_a_vocabulary) indispensable = indispensable_tokens(text->tokenizer);
   }
 };
 
 // The text side loads beside the weights: neither needs the other.
 class TextLoading {
  public:
-  TextLoading(const std::filesystem::path& model, TextSide& side)
-      : thread_([this, model, &side] {
+  TextLoading(const std::filesystem::path& model, TextSide& side, TextSide::Drafts drafts)
+      : thread_([this, model, &side, drafts] {
           const auto begin = Clock::now();
           try {
-            side.load(model);
+            side.load(model, drafts);
             if (side.text) ms_ = ms_since(begin);
           } catch (...) {
             failure_ = std::current_exception();
@@ -144,7 +148,9 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   if (!plan.memory.fits()) throw over_budget(plan.memory);
 
   tell("load", 0.1);
-  TextLoading text_loading(path, impl->side);
+  const std::int64_t draft_rows = plan.limits.speculation.vocabulary_rows;
+  TextLoading text_loading(path, impl->side,
+                           draft_rows > 0 ? TextSide::Drafts::of_a_vocabulary : TextSide::Drafts::of_all_tokens);
   const auto weights_begin = Clock::now();
   impl->model = load_model(*source, options.precision, *impl->device);
   impl->times.weights_ms = ms_since(weights_begin);
@@ -165,6 +171,9 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   CoreParts parts{impl->model.get(), impl->device.get(), text ? &text->tokenizer : nullptr,
                   make_sampler(impl->side, vocab), impl->facts.end_tokens};
   parts.model_key = prefix_model_key(hex(source->state_of_files()), options.precision, *impl->model);
+  if (draft_rows > 0)
+    parts.draft_vocabulary = draft_tokens(draft_rows, vocab, impl->side.indispensable, impl->facts.end_tokens,
+                                          read_draft_ranking(path, vocab));
   impl->core = std::make_unique<Core>(std::move(parts), plan.limits);
   if (auto job = source->job()) impl->panel_writing.emplace(std::move(*job), options.interrupted);
   impl->times.load_ms = ms_since(begin);
@@ -210,8 +219,27 @@ std::string Engine::decode(std::span<const std::int32_t> ids) const {
 void Engine::score_drafts(std::span<const std::int32_t> ids, std::span<const float> hiddens,
                           const std::function<void(const DraftRowsEvent&)>& deliver) {
   constexpr std::int64_t kChunk = 64;
+  if (const NativeDraft* head = impl_->model->native_draft()) {
+    const auto tokens = static_cast<std::int64_t>(ids.size());
+    const std::uint64_t bytes = draft_scoring_bytes(*head, impl_->model->declaration(), *impl_->device, tokens, kChunk);
+    const MemoryPlan& plan = impl_->plan;
+    if (plan.planned_bytes + bytes > plan.budget_bytes)
+      throw Error(ErrorKind::memory,
+                  fmt::format("the MTP head's rows of {} tokens take {} bytes beside the {} planned, the budget is {}",
+                              tokens, bytes, plan.planned_bytes, plan.budget_bytes),
+                  "raise --memory-budget, or score a shorter text");
+  }
   outrider::score_drafts(*impl_->model, *impl_->device, ids, hiddens, DraftInput::target, kChunk,
                          [&](const DraftScores& scores) { deliver({scores.position, scores.hidden, scores.logits}); });
+}
+
+Engine::DraftHead Engine::draft_head() const {
+  const Speculation* speculation = impl_->core->speculation();
+  if (speculation == nullptr) return {};
+  return {speculation->has_head()       ? DraftHead::State::in_use
+          : speculation->gave_head_up() ? DraftHead::State::given_up
+                                        : DraftHead::State::none,
+          speculation->rows_without_head()};
 }
 
 Result<RequestId> Engine::submit(Request request) { return impl_->core->submit(std::move(request)); }

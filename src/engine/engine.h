@@ -41,9 +41,13 @@ struct LoadOptions {
   std::int64_t head_rows = 0;              // rows of logits computed at once; 0: max_rows. Scoring is faster with more
   std::int64_t prefill_step_tokens = 512;  // most prompt tokens of one step
   std::int64_t prompt_rows = 8;            // prompts that share them by turns
-  // Speculation (serving.md section 3): most drafts of a row in a step, 0: none. The text never depends on any of it.
+  // Speculation (serving.md section 3): most drafts of a row in a step, 0: none. The text depends on none of it, but
+  // under SpecRule::ratio.
   std::int64_t draft_tokens = 3;
   TextDrafts text_drafts = TextDrafts::on;
+  // Tokens of a draft vocabulary: rows of the target's head, packed once more, that drafts of an MTP head are taken
+  // from where that pays. 0: none; absent: by the model (engine/draft_tokens.h).
+  std::optional<std::int64_t> draft_vocabulary_tokens;
   std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
   std::optional<std::uint64_t> prefix_cache_bytes;  // of stored prefixes; absent: a quarter of the rest; 0: none
   PanelUse panels = PanelUse::automatic;
@@ -89,6 +93,13 @@ struct SamplingParams {
 
 enum class Want : std::uint8_t { generate, prompt_logprobs, prompt_logits };
 
+// Which drafted tokens stand (serving.md section 3). automatic: greedy at temperature 0, coupled above it: the text is
+// that without drafts. ratio, above temperature 0: the distribution is, and the text depends on the drafts.
+enum class SpecRule : std::uint8_t { automatic, greedy, coupled, ratio };
+// How deep a row drafts: where measurements say that it pays, or always as deep as it may, which `ratio` needs to give
+// the same answer for the same seed.
+enum class DraftDepths : std::uint8_t { measured, fixed };
+
 class RolledState;  // engine/rolled_state.h
 
 struct Request {
@@ -98,7 +109,9 @@ struct Request {
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
   bool include_stop = false;
-  std::optional<std::int64_t> draft_tokens;   // most drafts of a step; absent: what was loaded with, which is the most
+  std::optional<std::int64_t> draft_tokens;  // most drafts of a step; absent: what was loaded with, which is the most
+  SpecRule spec_rule = SpecRule::automatic;
+  DraftDepths draft_depths = DraftDepths::measured;
   std::shared_ptr<const RolledState> rolled;  // grammar, forced tokens, channel; may be null
   Want want = Want::generate;
   bool cache_prompt = true;                // stored prefixes are used and the own one is stored; not when scored
@@ -160,7 +173,7 @@ struct ModelFacts {
   std::string architecture, path;
   std::int64_t parameters = 0, layers = 0, width = 0, vocab = 0, context_tokens = 0;
   std::uint64_t weight_bytes = 0, kv_bytes_per_token = 0;
-  std::uint64_t step_weight_bytes = 0;  // read by one decode step: an untied embedding counts for nothing
+  std::uint64_t step_weight_bytes = 0;  // read by one plain decode step: not an untied embedding, nor an MTP head
   std::vector<std::int32_t> end_tokens;
   bool has_text = false, has_chat_template = false;
   SamplingParams default_sampling;  // generation_config.json over the built-in values
@@ -192,7 +205,7 @@ class Engine {
   std::vector<std::int64_t> message_ends(std::span<const ChatMessage>, std::span<const std::int32_t> ids) const;
 
   // Conformance: what the MTP head says to known tokens (engine/draft_scoring.h); between steps only. `hiddens` [T,E]
-  // as Want::prompt_logits delivers them. Error (usage) without a head.
+  // as Want::prompt_logits delivers them. Error: usage (no head), memory (what it takes does not fit beside the plan).
   struct DraftRowsEvent {
     std::int64_t position = 0;              // of the first row
     std::span<const float> hidden, logits;  // [n,E] and [n,V]
@@ -200,11 +213,23 @@ class Engine {
   void score_drafts(std::span<const std::int32_t> ids, std::span<const float> hiddens,
                     const std::function<void(const DraftRowsEvent&)>& deliver);
 
+  // What became of the model's MTP head; between steps.
+  struct DraftHead {
+    enum class State : std::uint8_t {
+      none,     // the model has none, or it is not used
+      in_use,   // drafts are taken from it where they pay
+      given_up  // none of the first 200 tokens it drafted was accepted (models.md 4.6)
+    } state = State::none;
+    std::int64_t rows_without_head = 0;  // that went on without theirs after failures
+  };
+  DraftHead draft_head() const;
+
   // Checks every field and the memory contract: a Refusal names field, value, limit. Queues otherwise.
   Result<RequestId> submit(Request request);
   // Takes effect at the next step; unknown and finished ids are ignored.
   void cancel(RequestId id);
-  // Values clamped to fit the f16 KV rows (numerics.md section 5), in all steps so far. From any thread.
+  // Values that did not fit the f16 KV rows and were clamped (numerics.md section 5), of all tokens that rows have kept
+  // so far: prompts and answers, not drafts that did not stand. From any thread.
   std::int64_t kv_clamps() const;
   // Runs one step. Returns false when nothing is left to do. `deliver` must not call back into the engine.
   bool step(const std::function<void(const Event&)>& deliver);

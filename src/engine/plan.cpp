@@ -1,10 +1,13 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/saturating.h"
+#include "engine/draft_tokens.h"
 #include "engine/model_text_source.h"
 #include "engine/sampler.h"
+#include "weights/draft_ranking.h"
 
 namespace outrider {
 namespace {
@@ -27,11 +30,17 @@ std::uint64_t sum_of(const std::map<MemoryPart, std::uint64_t>& parts) {
   return sum;
 }
 
-SpeculationLimits speculation_limits(const LoadOptions& o) {
+SpeculationLimits speculation_limits(const LoadOptions& o, const ModelSource& source, const Model& graph) {
   SpeculationLimits limits;
   limits.depth = o.draft_tokens;
   limits.head = o.reading.mtp == MtpUse::off ? SpeculationLimits::Head::ignore : SpeculationLimits::Head::use;
   limits.drafts_text = o.text_drafts == TextDrafts::on;
+  if (limits.depth == 0 || limits.head == SpeculationLimits::Head::ignore || graph.native_draft() == nullptr)
+    return limits;
+  const std::int64_t vocab = graph.declaration().vocab;
+  const bool by_model = !o.draft_vocabulary_tokens;
+  const std::int64_t ranked = by_model ? std::ssize(read_draft_ranking(source.path(), vocab)) : 0;
+  limits.vocabulary_rows = draft_token_count(o.draft_vocabulary_tokens, vocab, ranked);
   return limits;
 }
 
@@ -43,6 +52,7 @@ class Costs {
       : options_(options),
         model_(model),
         graph_(plan_graph(source, options.precision)),
+        speculation_(speculation_limits(options, source, *graph_)),
         device_(device),
         text_bytes_(text_bytes) {}
 
@@ -50,7 +60,7 @@ class Costs {
     CoreLimits limits;
     // A hybrid's state is planned per row; KV blocks are shared by as many rows as there may be.
     limits.schedule.rows = recurrent() ? rows : std::max(options_.max_rows, rows);
-    limits.speculation = speculation_limits(options_);
+    limits.speculation = speculation_;
     limits.schedule.prefill_step_tokens = std::min(options_.prefill_step_tokens, std::max<std::int64_t>(context, 1));
     limits.schedule.prompt_rows = options_.prompt_rows;
     limits.schedule.kv_blocks = rows * planned_kv_blocks(context, 0);
@@ -72,7 +82,7 @@ class Costs {
     const std::uint64_t choosing =
         Sampler::scratch_bytes(vocab) + device_.normalizer_scratch_bytes(core.head_rows, vocab);
     std::map<MemoryPart, std::uint64_t> parts = {
-        {MemoryPart::weights, model_.weight_bytes},
+        {MemoryPart::weights, model_.weight_bytes + Speculation::weight_bytes(*graph_, core.speculation)},
         {MemoryPart::kv, saturating_add(blocks, saturating_mul(static_cast<std::uint64_t>(rows), row))},
         {MemoryPart::scratch, Core::scratch_bytes(*graph_, device_, core) + choosing},
         {MemoryPart::text, text_bytes_},
@@ -85,7 +95,7 @@ class Costs {
     return parts;
   }
   bool holds_prefixes(std::uint64_t bytes) const {
-    return prefix_capacity(PrefixCache::parts_of(*graph_, speculation_limits(options_)), bytes).blocks > 0;
+    return prefix_capacity(PrefixCache::parts_of(*graph_, speculation_), bytes).blocks > 0;
   }
 
   std::uint64_t total(std::int64_t context, std::int64_t rows) const { return sum_of(parts(context, rows)); }
@@ -114,6 +124,7 @@ class Costs {
   const LoadOptions& options_;
   const ModelPlan& model_;
   std::unique_ptr<Model> graph_;  // shapes only
+  SpeculationLimits speculation_;
   const Device& device_;
   std::uint64_t text_bytes_;
 };
@@ -132,6 +143,7 @@ void check_options(const LoadOptions& o, std::int64_t model_context) {
   if (o.prefix_cache_bytes.value_or(0) > kMostPrefixBytes)
     throw Error(ErrorKind::usage,
                 fmt::format("the prompt cache is {} bytes, the most is {}", *o.prefix_cache_bytes, kMostPrefixBytes));
+  within("the draft vocabulary", o.draft_vocabulary_tokens.value_or(0), 0, std::numeric_limits<std::int32_t>::max());
   if (o.context_tokens < 0)
     throw Error(ErrorKind::usage, fmt::format("a context of {} tokens, the least is 0", o.context_tokens));
   if (o.context_tokens > model_context)
@@ -191,12 +203,13 @@ Error over_budget(const MemoryPlan& plan) {
 }
 
 std::uint64_t step_weight_bytes(const ModelPlan& model) {
-  std::uint64_t embedding = 0, head = 0;
+  std::uint64_t embedding = 0, head = 0, mtp = 0;
   for (const auto& [kind, bytes] : model.bytes_by_kind) {
     if (kind == "embedding") embedding += bytes;
     if (kind == "head") head += bytes;
+    if (kind == "mtp") mtp += bytes;
   }
-  return model.weight_bytes - (head > 0 ? embedding : 0);
+  return model.weight_bytes - mtp - (head > 0 ? embedding : 0);
 }
 
 MemoryPlan plan_memory(const LoadOptions& options) {

@@ -25,7 +25,7 @@ std::uint64_t budget_bytes(const LoadOptions& options);
 // Error (memory) with the numbers, for a plan that does not fit.
 Error over_budget(const MemoryPlan& plan);
 
-// Bytes of weights one decode step reads: all but an untied embedding, of which it reads a row.
+// Bytes of weights one plain decode step reads: all but an untied embedding, of which it reads a row, and an MTP head.
 std::uint64_t step_weight_bytes(const ModelPlan& model);
 
 }  // namespace outrider

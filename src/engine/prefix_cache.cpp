@@ -143,6 +143,7 @@ void PrefixCache::publish(const Step& step, EngineRow& row, std::int64_t positio
 void PrefixCache::offer(const Step& step, EngineRow& row, std::int64_t position, Tensor hiddens) {
   PrefixProgress& progress = *row.prefix;
   const PrefixParts& parts = store_.parts();
+  if (parts.hidden_width > 0 && !speculation_->has_head()) return;  // it was given up: no entry would be whole
   std::vector<PrefixCheckpoint> checkpoints;
   for (const std::int64_t at : progress.due) {
     if (at > row.state->length()) break;  // behind drafts that did not stand

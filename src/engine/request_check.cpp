@@ -100,6 +100,26 @@ std::optional<Refusal> check_prompt(const Request& request, const RequestBounds&
   return below("max_tokens", request.max_tokens, 0);
 }
 
+std::optional<Refusal> check_rule(const Request& request) {
+  const bool at_zero = request.sampling.temperature == 0;
+  const auto conflict = [&](std::string_view rule, std::string_view needs) {
+    return Refusal{fmt::format("spec_rule is {} and temperature {}: {} needs {}, auto goes with any", rule,
+                               request.sampling.temperature, rule, needs),
+                   "spec_rule", "conflicting_parameters", 400};
+  };
+  switch (request.spec_rule) {
+    case SpecRule::automatic:
+      return std::nullopt;
+    case SpecRule::greedy:
+      return at_zero ? std::nullopt : std::optional(conflict("greedy", "temperature 0"));
+    case SpecRule::coupled:
+      return at_zero ? std::optional(conflict("coupled", "a temperature above 0")) : std::nullopt;
+    case SpecRule::ratio:
+      return at_zero ? std::optional(conflict("ratio", "a temperature above 0")) : std::nullopt;
+  }
+  OUTRIDER_CHECK(false, "speculation rule {}", static_cast<int>(request.spec_rule));
+}
+
 std::optional<Refusal> check_cost(const Request& request, const RequestBounds& bounds) {
   const auto prompt = static_cast<std::int64_t>(request.ids.size());
   const std::int64_t answer = request.want == Want::generate ? request.max_tokens : 0;
@@ -125,6 +145,7 @@ std::optional<Refusal> check_cost(const Request& request, const RequestBounds& b
 std::optional<Refusal> check_request(const Request& request, const RequestBounds& bounds) {
   if (auto refusal = check_prompt(request, bounds)) return refusal;
   if (auto refusal = check_numbers(request.sampling)) return refusal;
+  if (auto refusal = check_rule(request)) return refusal;
   if (auto refusal = check_bias(request.sampling, bounds.tokenizer_size)) return refusal;
   if (auto refusal = check_stops(request, bounds)) return refusal;
   return check_cost(request, bounds);

@@ -99,6 +99,28 @@ TEST(RequestCheck, RefusesAnEmptyPromptAndStopsWithoutATokenizer) {
   EXPECT_EQ(check_request(request, no_text)->field, "stop");
 }
 
+TEST(RequestCheck, RefusesARuleThatDoesNotFitTheTemperature) {
+  Request request = good();
+  for (const double temperature : {0.0, 0.7}) {
+    request.sampling.temperature = temperature;
+    request.spec_rule = SpecRule::automatic;
+    EXPECT_FALSE(check_request(request, kBounds));
+    for (const SpecRule rule : {SpecRule::greedy, SpecRule::coupled, SpecRule::ratio}) {
+      request.spec_rule = rule;
+      const auto refusal = check_request(request, kBounds);
+      const bool fits = (rule == SpecRule::greedy) == (temperature == 0);
+      ASSERT_EQ(!refusal, fits) << static_cast<int>(rule) << " at " << temperature;
+      if (fits) continue;
+      EXPECT_EQ(refusal->code, "conflicting_parameters");
+      EXPECT_EQ(refusal->field, "spec_rule");
+      EXPECT_EQ(refusal->http_status, 400);
+    }
+  }
+  request.sampling.temperature = 0;
+  EXPECT_EQ(check_request(request, kBounds)->message,
+            "spec_rule is ratio and temperature 0: ratio needs a temperature above 0, auto goes with any");
+}
+
 TEST(RequestCheck, NamesTheLargestMaxTokensThatPasses) {
   Request request = good();
   request.max_tokens = 998;

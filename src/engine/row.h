@@ -64,6 +64,7 @@ struct EngineRow {
   std::optional<NgramDrafter> text_drafts;  // where the text's own repetitions are proposed
   std::size_t ask = 0;                      // its place in the open round
   DraftSource drafting = DraftSource::head;
+  AlignedBuffer draft_scores;  // SpecRule::ratio with a head: f32 [K][V], the distribution of each of its drafts
   RowAcceptance acceptance;
   DraftsSeen drafts_seen;
 
@@ -76,6 +77,10 @@ struct EngineRow {
     roll.roll_back();
   }
   bool generates() const { return request.want == Want::generate && request.max_tokens > 0; }
+  bool by_ratio() const { return request.spec_rule == SpecRule::ratio; }
+  std::span<float> scores_of_draft(std::int64_t j, std::int64_t vocab) {
+    return draft_scores.as<float>().subspan(static_cast<std::size_t>(j * vocab), static_cast<std::size_t>(vocab));
+  }
   // Whether the next token but `emitted` may end the row by a stop string.
   LookForStops look(std::int64_t emitted = 0) const {
     return generated() + emitted >= request.sampling.min_tokens ? LookForStops::yes : LookForStops::no;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/processors.h"
+#include "speculate/acceptance.h"
 
 namespace outrider {
 namespace {
@@ -15,6 +16,18 @@ bool wants_logprobs(const ChoosingRow& row) {
 }
 bool wants_raw(const ChoosingRow& row) { return wants_logprobs(row) && row.params->logprobs_mode == LogprobsMode::raw; }
 bool needs_normalizer(const ChoosingRow& row) { return row.params->temperature > 0 || wants_logprobs(row); }
+
+std::int32_t drawn(std::span<Candidate> left, const ChoosingRow& row, const DrawKey& key) {
+  switch (row.drawing) {
+    case Drawing::target:
+      return draw(left, key);
+    case Drawing::draft:
+      return propose_by_ratio(left, row.draft_scores, key);
+    case Drawing::verdict:
+      return judge_by_ratio(row.draft, left, row.draft_scores, key).id;
+  }
+  OUTRIDER_CHECK(false, "drawing {}", static_cast<int>(row.drawing));
+}
 
 std::span<float> values(Tensor logits, std::int64_t row) {
   return {logits.row(row), static_cast<std::size_t>(logits.width)};
@@ -102,7 +115,7 @@ void Sampler::finish_row(std::span<const float> z, const ChoosingRow& row, const
   out.id = best;
   if (p.temperature > 0) {
     const DrawKey key{row.seed, static_cast<std::uint32_t>(row.t), p.choice};
-    out.id = draw(filter_candidates(candidates_of(z, norm), p, key, {row.end_tokens, newlines_}), key);
+    out.id = drawn(filter_candidates(candidates_of(z, norm), p, key, {row.end_tokens, newlines_}), row, key);
     if (out.id < 0) {
       out.failure = numeric_error();
       return;

@@ -42,7 +42,7 @@ class ScriptedModel : public Model {
   // hidden [4]: the four 16-bit parts of the hash of the row's tokens up to this one, read back from its KV blocks.
   Tensor forward(const Step& step, const RaggedBatch& batch) override {
     if (before_forward) before_forward(batch);
-    if (step.kv_clamps != nullptr) *step.kv_clamps += clamps_per_row * static_cast<std::int64_t>(batch.rows.size());
+    for (std::int64_t t = 0; step.kv_clamps != nullptr && t < batch.size(); ++t) step.kv_clamps[t] += clamps_per_token;
     const Tensor h = step.arena.tensor(batch.size(), 4);
     for (const BatchRow& row : batch.rows)
       for (std::int64_t i = row.begin; i < row.end; ++i) {
@@ -72,7 +72,7 @@ class ScriptedModel : public Model {
   std::function<void()> before_head;
   std::int32_t fault_token = -1;
   bool head_fault = false;
-  std::int64_t clamps_per_row = 0;
+  std::int64_t clamps_per_token = 0;
   std::int64_t nan_logit = -1;  // this logit of every row is NaN, without a fault flag
 
  private:

@@ -17,12 +17,30 @@ DraftLimits draft_limits(const SpeculationLimits& limits, const Speculation::Roo
   return {room.rows, limits.depth, std::max(room.chunk_tokens, limits.depth + 1), room.context_tokens};
 }
 
-// The model's head, where it has one that is used.
-std::optional<MtpModule> module_of(const Model& model, const SpeculationLimits& limits) {
-  const bool used = limits.depth > 0 && limits.head == SpeculationLimits::Head::use;
-  const NativeDraft* head = used ? model.native_draft() : nullptr;
+// The model's head, where it has one that is used; else null.
+const NativeDraft* head_of(const Model& model, const SpeculationLimits& limits) {
+  return limits.depth > 0 && limits.head == SpeculationLimits::Head::use ? model.native_draft() : nullptr;
+}
+
+std::optional<MtpModule> module_of(const Model& model, const SpeculationLimits& limits,
+                                   const DraftVocabulary* vocabulary = nullptr) {
+  const NativeDraft* head = head_of(model, limits);
   if (head == nullptr) return std::nullopt;
-  return MtpModule(*head, nullptr, model.declaration().kv.type);
+  return MtpModule(*head, vocabulary, model.declaration().kv.type);
+}
+
+std::optional<DraftVocabulary> vocabulary_of(const Model& model, const SpeculationLimits& limits,
+                                             std::vector<std::int32_t> ids) {
+  const NativeDraft* head = head_of(model, limits);
+  if (head == nullptr || limits.vocabulary_rows == 0) return std::nullopt;
+  OUTRIDER_CHECK(std::ssize(ids) == limits.vocabulary_rows, "{} tokens for a draft vocabulary of {}", ids.size(),
+                 limits.vocabulary_rows);
+  return make_draft_vocabulary(*head->head, std::move(ids));
+}
+
+// What SpecRule::ratio keeps of a row's drafts.
+std::size_t draft_scores_bytes(const Model& model, const SpeculationLimits& limits) {
+  return static_cast<std::size_t>(limits.depth * model.declaration().vocab) * sizeof(float);
 }
 
 // What a rolled state says beside drafts; one that throws proposes nothing and ends a draft: the row goes on without.
@@ -42,8 +60,8 @@ bool advanced(EngineRow& row, std::int32_t id) {
 }  // namespace
 
 // Chooses proposals as the target chooses tokens: the same processors, filters and noise, so that both agree where
-// their distributions do (serving.md section 3, `greedy` and `coupled`). Puts each behind its row's tokens at once: it
-// is history for the next.
+// their distributions do (serving.md section 3, `greedy` and `coupled`); under `ratio` with noise of their own, and
+// their distribution is kept with the row. Puts each behind its row's tokens at once: it is history for the next.
 class Speculation::Port final : public DraftPort {
  public:
   Port(Speculation& speculation, std::int64_t vocab) : speculation_(speculation), vocab_(vocab) {}
@@ -58,10 +76,14 @@ class Speculation::Port final : public DraftPort {
       EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
       rows[i] = {&row.request.sampling, row.tokens, row.prompt_tokens, picks[i].t, row.seed, row.end_tokens};
       rows[i].report = LogprobReport::none;
-      if (!row.roll) continue;
-      const std::span<std::uint32_t> room{step.arena.take_of<std::uint32_t>(words), static_cast<std::size_t>(words)};
-      std::fill(room.begin(), room.end(), 0U);
-      rows[i].allowed = asked(row, std::span<const std::uint32_t>(room), [&] { return row.roll.mask(room); });
+      if (row.by_ratio()) {  // not masked: a draft that a mask forbids is one the target rejects
+        rows[i].drawing = Drawing::draft;
+        rows[i].draft_scores = row.scores_of_draft(row.drafted, vocab_);
+      } else if (row.roll) {
+        const std::span<std::uint32_t> room{step.arena.take_of<std::uint32_t>(words), static_cast<std::size_t>(words)};
+        std::fill(room.begin(), room.end(), 0U);
+        rows[i].allowed = asked(row, std::span<const std::uint32_t>(room), [&] { return row.roll.mask(room); });
+      }
     }
     speculation_.parts_.chooser->choose(step.device, ids.empty() ? logits : spread(step, logits, ids), rows, choices);
     for (std::size_t i = 0; i < picks.size(); ++i) {
@@ -71,8 +93,8 @@ class Speculation::Port final : public DraftPort {
         continue;
       }
       EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
-      if (!advanced(row, choices[i].id)) continue;  // the row's draft ends here
-      row.tokens.push_back(choices[i].id);          // within the capacity reserved at admission: see deepest()
+      if (!row.by_ratio() && !advanced(row, choices[i].id)) continue;  // the row's draft ends here
+      row.tokens.push_back(choices[i].id);  // within the capacity reserved at admission: see deepest()
       ++row.drafted;
       out[i] = {Picked::proposal, choices[i].id};
     }
@@ -96,8 +118,9 @@ class Speculation::Port final : public DraftPort {
 Speculation::Speculation(Parts parts, const SpeculationLimits& limits, const Room& room)
     : parts_(std::move(parts)),
       limits_(limits),
-      controller_({limits.depth, room.rows, 1}),
-      module_(module_of(*parts_.model, limits_)),
+      controller_({limits.depth, room.rows, limits.vocabulary_rows > 0 ? 2 : 1}),
+      vocabulary_(vocabulary_of(*parts_.model, limits_, std::move(parts_.vocabulary))),
+      module_(module_of(*parts_.model, limits_, vocabulary_ ? &*vocabulary_ : nullptr)),
       round_(nullptr) {
   OUTRIDER_CHECK(limits.depth > 0 && limits.depth <= kMaxDraftDepth, "a draft depth of {}", limits.depth);
   if (!module_) return;
@@ -108,12 +131,20 @@ Speculation::Speculation(Parts parts, const SpeculationLimits& limits, const Roo
 
 Speculation::~Speculation() = default;
 
+std::size_t Speculation::weight_bytes(const Model& model, const SpeculationLimits& limits) {
+  const NativeDraft* head = head_of(model, limits);
+  return head != nullptr && limits.vocabulary_rows > 0 ? draft_vocabulary_bytes(*head->head, limits.vocabulary_rows)
+                                                       : 0;
+}
+
 std::size_t Speculation::scratch_bytes(const Model& model, const Device& device, const SpeculationLimits& limits,
                                        const Room& room) {
   const std::optional<MtpModule> module = module_of(model, limits);
   if (!module) return 0;
-  // A step's hiddens as the head was trained on, beside what the head itself takes.
-  return tensor_bytes(room.chunk_tokens + room.rows * (limits.depth + 1), module->width()) +
+  // A step's hiddens as the head was trained on, beside what the head itself takes; logits of the draft vocabulary lie
+  // beside those of all tokens.
+  return tensor_bytes(room.rows, limits.vocabulary_rows) +
+         tensor_bytes(room.chunk_tokens + room.rows * (limits.depth + 1), module->width()) +
          MtpRows::scratch_bytes(*module, device, draft_limits(limits, room));
 }
 
@@ -121,7 +152,8 @@ std::size_t Speculation::row_bytes(const Model& model, const SpeculationLimits& 
   if (limits.depth == 0) return 0;
   const std::size_t text = limits.drafts_text ? NgramDrafter::bytes_for(limits.text, row_tokens) : 0;
   if (!module_of(model, limits)) return text;
-  return text + MtpRows::row_bytes(model.declaration().width, draft_limits(limits, {1, 1, 1, 1}));
+  return text + MtpRows::row_bytes(model.declaration().width, draft_limits(limits, {1, 1, 1, 1})) +
+         draft_scores_bytes(model, limits);
 }
 
 std::size_t Speculation::block_bytes(const Model& model, const SpeculationLimits& limits) {
@@ -134,8 +166,10 @@ void Speculation::admit(std::span<EngineRow* const> rows) {
     for (EngineRow* row : rows) row->text_drafts.emplace(limits_.text);
   if (!mtp_) return;
   std::vector<MtpJoin> joins;
-  for (const EngineRow* row : rows)
+  for (EngineRow* row : rows) {
     joins.push_back({row->draft_start ? &*row->draft_start : nullptr, row->planned_tokens});
+    if (row->by_ratio()) row->draft_scores = AlignedBuffer(draft_scores_bytes(*parts_.model, limits_), MemoryPart::kv);
+  }
   rows_.reserve(rows_.size() + rows.size());
   PreparedStateChange change = mtp_->prepare_append(joins);
   change.commit();
@@ -165,6 +199,10 @@ std::int64_t Speculation::deepest(const EngineRow& row) const {
 
 bool Speculation::drafts_by_head(const EngineRow& row) const { return mtp_ && !mtp_->without_head(row.draft_row); }
 
+bool Speculation::is_fixed(const EngineRow& row) const {
+  return limits_.depths == DraftDepths::fixed || row.request.draft_depths == DraftDepths::fixed;
+}
+
 // Depths by the controller, or as deep as each row may.
 std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows, std::span<Forced> forced) {
   std::vector<DepthController::Row> wishes(rows.size());
@@ -178,9 +216,10 @@ std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows, st
       row.text_drafts->append(std::span(row.tokens).subspan(static_cast<std::size_t>(row.text_drafts->size())));
     }
     const bool by_text = parts_.drafter != nullptr || (row.text_drafts && row.text_drafts->match_length() > 0);
-    row.drafting = !by_text              ? DraftSource::head
-                   : drafts_by_head(row) ? controller_.source_of(row.acceptance)
-                                         : DraftSource::text;
+    // What a row with fixed depths drafts depends on its own text alone.
+    row.drafting = !by_text                                ? DraftSource::head
+                   : drafts_by_head(row) && !is_fixed(row) ? controller_.source_of(row.acceptance)
+                                                           : DraftSource::text;
     wishes[i] = {&row.acceptance, by_text || drafts_by_head(row) ? deepest(row) : 0, row.drafting};
     const auto room = std::span(forced[i]).first(static_cast<std::size_t>(deepest(row)));
     const std::int64_t certain = asked(row, std::int64_t{0}, [&] { return row.roll.forced(room); });
@@ -188,16 +227,42 @@ std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows, st
     row.drafting = DraftSource::forced;
     wishes[i] = {&row.acceptance, certain, row.drafting};
   }
-  if (limits_.depths == SpeculationLimits::Depths::measured)
-    arm_ = controller_.plan(wishes, depths);
-  else
-    std::transform(wishes.begin(), wishes.end(), depths.begin(), [](const auto& wish) { return wish.deepest; });
+  // Under `ratio` the draft vocabulary is part of what decides the text: it is used or not once for all.
+  const std::int64_t last_arm = vocabulary_ ? 1 : 0;
+  const bool by_ratio = std::any_of(rows.begin(), rows.end(), [](const EngineRow* row) { return row->by_ratio(); });
+  arm_ = last_arm;
+  if (limits_.depths == DraftDepths::measured) {
+    const std::int64_t planned = controller_.plan(wishes, depths, by_ratio ? std::optional(last_arm) : std::nullopt);
+    if (std::any_of(depths.begin(), depths.end(), [](std::int64_t depth) { return depth > 0; })) arm_ = planned;
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (is_fixed(*rows[i])) depths[i] = wishes[i].deepest;
   return depths;
 }
 
+// The runtime guard of models.md 4.6. Between rounds, when no change of the head's rows is prepared. The pool stays:
+// stored prefixes may hold blocks of it.
+void Speculation::guard_head() {
+  if (!mtp_ || head_accepted_ > 0 || head_drafted_ < kGuardDrafts) return;
+  log(LogLevel::error,
+      "the MTP head was right with none of its first {} drafted tokens and is not used any more; it may be attached "
+      "with wrong norms or another hidden tap (see `outrider models info`)",
+      head_drafted_);
+  for (EngineRow* row : rows_) row->draft_row = -1;
+  rows_.clear();
+  round_ = DraftRound(nullptr);
+  rows_without_head_ = mtp_->rows_without_head();
+  mtp_.reset();
+  module_.reset();
+  vocabulary_.reset();
+  gave_head_up_ = true;
+}
+
 void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
+  guard_head();
   std::vector<Forced> forced(rows.size());
   const std::vector<std::int64_t> depths = plan(rows, forced);
+  if (module_) module_->use(arm_ == 0 ? HeadRows::all : HeadRows::vocabulary);
   std::vector<DraftRound::Ask> asks(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EngineRow& row = *rows[i];
@@ -225,16 +290,19 @@ void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
 }
 
 // The port has put the head's proposals behind the tokens already; of a row that failed they do not stand. Of the
-// others those stand that the row's masks allow, one behind the other.
+// others those stand that the row's masks allow, one behind the other; under `ratio` the first that they forbid, too:
+// its place is decided as a rejection.
 void Speculation::place_drafts(std::span<EngineRow* const> rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EngineRow& row = *rows[i];
     if (row.drafting != DraftSource::forced) row.drafting = round_.source(i);
     row.drop_drafts();
     for (const std::int32_t id : round_.proposals(i)) {
-      if (!advanced(row, id)) break;
+      const bool allowed = advanced(row, id);
+      if (!allowed && !row.by_ratio()) break;
       row.tokens.push_back(id);  // within deepest()
       ++row.drafted;
+      if (!allowed) break;
     }
     row.roll.roll_back();
   }
@@ -279,6 +347,15 @@ std::optional<KvRow> Speculation::draft_prefix(const Step& step, const EngineRow
 
 void Speculation::observe(std::span<const Outcome> rows, const DepthController::Times& times,
                           DepthController::Prompts prompts) {
+  for (const Outcome& o : rows) {
+    if (o.row->drafting != DraftSource::head) continue;
+    head_drafted_ += o.drafted;
+    head_accepted_ += o.accepted;
+  }
+  // Rounds that a request has made deeper are not the controller's: their loss is not to keep others from drafting.
+  if (limits_.depths == DraftDepths::measured &&
+      std::any_of(rows.begin(), rows.end(), [&](const Outcome& o) { return is_fixed(*o.row); }))
+    return;
   std::vector<DepthController::RowOutcome> outcomes;
   for (const Outcome& o : rows) outcomes.push_back({&o.row->acceptance, o.drafted, o.accepted, o.row->drafting});
   controller_.observe(arm_, outcomes, times, prompts);

@@ -25,16 +25,14 @@ namespace outrider {
 
 struct SpeculationLimits {
   enum class Head : std::uint8_t { use, ignore };
-  enum class Depths : std::uint8_t {
-    measured,  // DepthController
-    fixed      // always `depth`, where budget and drafts allow
-  };
-  std::int64_t depth = 0;  // K, the most proposals of a row in a step; 0: no speculation
-  Head head = Head::use;   // the model's MTP head, where it has one
-  Depths depths = Depths::measured;
+  using Depths = DraftDepths;
+  std::int64_t depth = 0;            // K, the most proposals of a row in a step; 0: no speculation
+  Head head = Head::use;             // the model's MTP head, where it has one
+  Depths depths = Depths::measured;  // of all rows; a request may ask for fixed ones itself
   Refresh refresh = Refresh::from_target;
   NgramLimits text;
-  bool drafts_text = true;  // whether the text's own repetitions are proposed
+  bool drafts_text = true;           // whether the text's own repetitions are proposed
+  std::int64_t vocabulary_rows = 0;  // of the target's head that drafts may be taken from beside all; 0: only all
 };
 
 // Where proposals come from without the model; tests script it. The engine's own follows EngineRow::text_drafts.
@@ -54,6 +52,7 @@ class Speculation {
     Device* device = nullptr;
     TokenChooser* chooser = nullptr;
     std::unique_ptr<TextDrafter> drafter;  // null: the text's own repetitions, if limits.drafts_text
+    std::vector<std::int32_t> vocabulary;  // limits.vocabulary_rows tokens, ascending
   };
   struct Room {
     std::int64_t rows = 0, kv_blocks = 0, chunk_tokens = 0, context_tokens = 0;
@@ -63,6 +62,8 @@ class Speculation {
   Speculation(Parts parts, const SpeculationLimits& limits, const Room& room);
   ~Speculation();
 
+  // The draft vocabulary's weights, of a head that is used.
+  static std::size_t weight_bytes(const Model& model, const SpeculationLimits& limits);
   // What its arena pieces add to the model's, what a row keeps beside its KV, and a block of the head's KV; 0 without a
   // head.
   static std::size_t scratch_bytes(const Model& model, const Device& device, const SpeculationLimits& limits,
@@ -106,21 +107,31 @@ class Speculation {
 
   bool has_head() const { return mtp_ != nullptr; }
   const DepthController::Counters& counters() const { return controller_.counters(); }
-  std::int64_t rows_without_head() const { return mtp_ ? mtp_->rows_without_head() : 0; }
+  // Rows that lost their head by failing, and whether the guard took it from all: none of the first kGuardDrafts tokens
+  // it drafted was accepted (models.md 4.6).
+  std::int64_t rows_without_head() const { return rows_without_head_ + (mtp_ ? mtp_->rows_without_head() : 0); }
+  bool gave_head_up() const { return gave_head_up_; }
+  static constexpr std::int64_t kGuardDrafts = 200;
 
  private:
   class Port;
   std::int64_t deepest(const EngineRow& row) const;
   bool drafts_by_head(const EngineRow& row) const;
   using Forced = std::array<std::int32_t, kMaxDraftDepth>;
+  bool is_fixed(const EngineRow& row) const;
+  void guard_head();
   std::vector<std::int64_t> plan(std::span<EngineRow* const> rows, std::span<Forced> forced);
   void place_drafts(std::span<EngineRow* const> rows);
 
   Parts parts_;
   SpeculationLimits limits_;
   DepthController controller_;
-  std::int64_t arm_ = 0;
+  std::int64_t arm_ = 0;                               // 0: all of the target's head, 1: the draft vocabulary
+  std::int64_t head_drafted_ = 0, head_accepted_ = 0;  // tokens, of all rows
+  std::int64_t rows_without_head_ = 0;                 // of a head that was given up
+  bool gave_head_up_ = false;
   std::vector<EngineRow*> rows_;  // of the head's group, by EngineRow::draft_row
+  std::optional<DraftVocabulary> vocabulary_;
   std::optional<MtpModule> module_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<MtpRows> mtp_;

@@ -77,6 +77,18 @@ TEST(Prediction, IsAShareOfTheLimit) {
 
 std::string golden(const char* name) { return std::string(OUTRIDER_SOURCE_DIR) + "/oracles/goldens/models/" + name; }
 
+// What a plain step does not read: the MTP head's tensors.
+TEST(ModelWork, OfAPlainStepHoldsNoMtpHead) {
+  const auto plan_of = [](MtpUse mtp) {
+    SourceOptions options;
+    options.mtp = mtp;
+    return plan_model(*open_model_source(golden("../qwen3_5/mtp_pre_norm"), options), Precision::packed);
+  };
+  const ModelPlan with = plan_of(MtpUse::automatic), without = plan_of(MtpUse::off);
+  ASSERT_GT(with.weight_bytes, without.weight_bytes);
+  EXPECT_EQ(step_weight_bytes(with), step_weight_bytes(without));
+}
+
 TEST(ModelWork, CountsEveryLinearAndTheHead) {
   for (const char* name : {"mlx_b4_g64", "llama_bf16", "llama_tied"}) {
     const auto source = open_model_source(golden(name));

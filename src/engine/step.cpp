@@ -50,7 +50,6 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
   Tensor hidden, context;
   std::vector<Choice> choices;
   std::vector<PreparedStateChange> changes;
-  std::int64_t clamps = 0;
   times_ = {};
   Failure stage = Failure::of_drafts;
   const Clock::time_point begin = Clock::now();
@@ -59,7 +58,7 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
     fallible_point("Core: drafted");
     times_.draft_ms = ms_between(begin, Clock::now());
     stage = Failure::of_step;
-    hidden = forward(shares, clamps);
+    hidden = forward(shares);
     fallible_point("Core: forwarded");
     mark_faults(shares);
     choose_tokens(shares, hidden, choices);
@@ -77,7 +76,6 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
     roll_back(shares);
     return {stage, *error.what() != '\0' ? error.what() : "unknown failure"};
   }
-  kv_clamps_.fetch_add(clamps, std::memory_order_relaxed);  // a failed attempt runs again and counts there
   settle(shares, choices);
   for (PreparedStateChange& change : changes) change.commit();
   changes.clear();
@@ -130,7 +128,7 @@ void Core::publish(std::span<Share> shares, Tensor context) noexcept {
                      speculation_ && speculation_->has_head() ? context.slice(share.begin, share.tokens) : Tensor{});
 }
 
-Tensor Core::forward(std::span<Share> shares, std::int64_t& clamps) {
+Tensor Core::forward(std::span<Share> shares) {
   plan_checkpoints(shares);
   std::vector<std::int32_t> tokens;
   for (Share& share : shares) {
@@ -147,7 +145,8 @@ Tensor Core::forward(std::span<Share> shares, std::int64_t& clamps) {
   for (const Share& share : shares)
     rows.push_back(share.row->state->batch_row(share.begin, share.tokens, share.row->planned_tokens));
   faults_.assign(tokens.size(), 0);
-  const Step step{*parts_.device, arena_, faults_.data(), &clamps};
+  clamps_.assign(tokens.size(), 0);
+  const Step step{*parts_.device, arena_, faults_.data(), clamps_.data()};
   const Tensor hidden = parts_.model->forward(step, {tokens, rows});
   OUTRIDER_CHECK(hidden.rows == static_cast<std::int64_t>(tokens.size()), "hidden has {} rows for {} tokens",
                  hidden.rows, tokens.size());
@@ -193,6 +192,11 @@ void Core::choose_tokens(std::span<Share> shares, Tensor hidden, std::vector<Cho
       rows.push_back(
           {&row.request.sampling, history, row.prompt_tokens, row.generated() + j, row.seed, row.end_tokens});
       whose.push_back(&row);
+      if (!row.by_ratio() || j == row.drafted) continue;
+      rows.back().drawing = Drawing::verdict;
+      rows.back().draft = row.tokens[static_cast<std::size_t>(known + j)];
+      if (row.drafting == DraftSource::head)
+        rows.back().draft_scores = row.scores_of_draft(j, parts_.model->declaration().vocab);
     }
   }
   choices.assign(picks.size(), {});
@@ -240,7 +244,8 @@ void Core::mask_choices(std::span<ChoosingRow> rows, std::span<EngineRow* const>
   }
 }
 
-// Greedy and coupled: a draft stands where the target chose the same token with the same noise (serving.md section 3).
+// A draft stands where the choice is its token: under greedy and coupled the target chose it with the same noise, under
+// ratio the verdict is another token where it does not stand (serving.md section 3).
 void Core::accept(Share& share, std::span<const Choice> choices) const {
   share.accepted = 0;
   if (share.failed || share.choices() == 0) return;
@@ -372,7 +377,13 @@ void Core::commit(const Share& share, Outcome out, Clock::time_point now) noexce
   if (!out.error) row.roll.keep();
   row.drop_drafts();
   // A window keeps as many tokens as it emitted: the pending one and the drafts that stand.
-  if (!out.error) row.state->advance(share.decodes() ? emitted : share.tokens);
+  if (!out.error) {
+    const std::int64_t kept = share.decodes() ? emitted : share.tokens;
+    row.state->advance(kept);
+    const auto clamps =
+        std::span(clamps_).subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(kept));
+    kv_clamps_.fetch_add(std::accumulate(clamps.begin(), clamps.end(), std::int64_t{0}), std::memory_order_relaxed);
+  }
   if (emitted > 0) {
     if (row.generated() == 0) row.first_token = now;
     row.last_token = now;

@@ -14,6 +14,14 @@ namespace outrider {
 // Whether the log-probabilities a request asked for are reported: not of drafts.
 enum class LogprobReport : std::uint8_t { as_asked, none };
 
+// What a token is drawn for. target: the answer itself, with noise that drafts share. The others are of
+// SpecRule::ratio.
+enum class Drawing : std::uint8_t {
+  target,
+  draft,   // a proposal, with noise of its own
+  verdict  // `draft` stands, or another token in its place
+};
+
 // One row of logits that samples. Everything is borrowed for the call.
 struct ChoosingRow {
   const SamplingParams* params = nullptr;
@@ -24,6 +32,10 @@ struct ChoosingRow {
   std::span<const std::int32_t> end_tokens;     // sorted: the model's and the request's
   std::span<const std::uint32_t> allowed = {};  // P6: a bit per id (engine/rolled_state.h); empty: all of them
   LogprobReport report = LogprobReport::as_asked;
+  Drawing drawing = Drawing::target;
+  std::int32_t draft = -1;             // verdict: what was drafted
+  std::span<float> draft_scores = {};  // [V] a draft's distribution (speculate/acceptance.h): draft writes it, verdict
+                                       // reads it; empty: the draft was its only token
 };
 
 struct Choice {

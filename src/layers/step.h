@@ -8,7 +8,8 @@
 namespace outrider {
 
 // Borrowed. `faults` has one entry per row of the input at hand ([T] in a forward, [R] in a head); zeroed by the caller
-// and OR-ed by operations (numerics.md section 8). `kv_clamps` may be null.
+// and OR-ed by operations (numerics.md section 8). `kv_clamps`: values that did not fit the KV rows, of each token of a
+// forward's input ([T], added to), or null.
 struct Step {
   Device& device;
   Arena& arena;

@@ -93,7 +93,7 @@ class Runner {
     }
     std::vector<std::uint32_t> faults(ids.size());
     Arena::Scope scope(arena);
-    const Step step{*device, arena, faults.data(), &clamps};
+    const Step step{*device, arena, faults.data()};
     const Tensor h = model->forward(step, {ids, rows});
     std::vector<std::int64_t> picks(ids.size());
     for (std::size_t t = 0; t < picks.size(); ++t) picks[t] = static_cast<std::int64_t>(t);
@@ -125,7 +125,6 @@ class Runner {
   std::unique_ptr<Model> model;
   StepLimits limits;
   Arena arena;
-  std::int64_t clamps = 0;
 };
 
 inline std::filesystem::path goldens() { return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "oracles/goldens"; }

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "speculate/draw.h"
 
@@ -22,21 +21,15 @@ struct RatioVerdict {
   std::int32_t id = -1;  // the token emitted here: the draft, or the one in its place
 };
 
-// p, q: the target's and the draft's survivors with their scores s_v (any shift), ascending ids; the distributions are
-// exp(s)/sum. A draft chosen as argmax has q of that one token. A draft that the grammar forbids has no p: it is
-// rejected. Owns a workspace; one thread at a time.
-class RatioRule {
- public:
-  // The draft itself: a draw from q of its own purpose.
-  static std::int32_t propose(std::span<const Candidate> q, const DrawKey& key) {
-    return draw(q, key, DrawPurpose::draft);
-  }
-  // Accepted iff u <= p(x)/q(x); else the token is drawn from max(p - q, 0). If that is nothing, the draft is accepted.
-  RatioVerdict judge(std::int32_t draft, std::span<const Candidate> p, std::span<const Candidate> q,
-                     const DrawKey& key);
+// The draft itself: a draw from q, its survivors with their scores s_v (any shift), ascending ids. The judgement needs
+// this q again: scores [V] becomes s_v in f32, -inf where nothing survived. What is drawn from, and is left in q, are
+// the rounded scores, so that both know the same distribution. -1: as draw().
+std::int32_t propose_by_ratio(std::span<Candidate> q, std::span<float> scores, const DrawKey& key);
 
- private:
-  std::vector<Candidate> residual_;
-};
+// Accepted iff u <= p(x)/q(x); else the token is drawn from max(p - q, 0). If that is nothing, the draft is accepted.
+// p: the target's survivors as above, exp(s)/sum; overwritten. q: the scores of the draft's distribution; empty: the
+// draft was its only token (an argmax, or a proposal of the text). A draft that the target's masks forbid has no p: it
+// is rejected.
+RatioVerdict judge_by_ratio(std::int32_t draft, std::span<Candidate> p, std::span<const float> q, const DrawKey& key);
 
 }  // namespace outrider

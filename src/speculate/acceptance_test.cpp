@@ -116,6 +116,12 @@ TEST(Coupled, ADrafterThatIsTheTargetIsAlwaysRightAndOthersAtLeastAsOftenAsTheBo
   EXPECT_LT(rate, 0.999);
 }
 
+std::vector<float> dense(const std::vector<Candidate>& q) {
+  std::vector<float> out(kVocab, -std::numeric_limits<float>::infinity());
+  for (const Candidate& c : q) out[static_cast<std::size_t>(c.id)] = static_cast<float>(c.l);
+  return out;
+}
+
 // Upper 0.1 % point of chi-square (Wilson and Hilferty).
 double critical(double degrees) {
   const double z = 3.09, a = 2 / (9 * degrees);
@@ -124,7 +130,6 @@ double critical(double degrees) {
 
 // Pairs of tokens by rounds of `depth` drafts, against the target's own distribution of pairs.
 double chi_square_of_pairs(int draws, std::size_t depth, bool argmax, double& degrees) {
-  RatioRule rule;
   constexpr double noise = 4;
   std::map<std::pair<std::int32_t, std::int32_t>, int> seen;
   for (std::int64_t seed = 0; seed < draws; ++seed) {
@@ -132,18 +137,23 @@ double chi_square_of_pairs(int draws, std::size_t depth, bool argmax, double& de
     while (text.size() < 2) {
       const std::size_t begin = text.size();
       std::vector<std::int32_t> proposals, prefix = text;
-      std::vector<std::vector<Candidate>> q;
+      std::vector<std::vector<float>> q(depth);
       for (std::size_t j = 0; j < depth; ++j) {
-        q.push_back(scores(prefix, noise));
+        std::vector<Candidate> drafted = scores(prefix, noise);
         const DrawKey key{seed, static_cast<std::uint32_t>(prefix.size()), 0};
-        if (argmax) q.back() = {*std::min_element(q.back().begin(), q.back().end(), ranks_before)};
-        proposals.push_back(argmax ? q.back()[0].id : RatioRule::propose(q.back(), key));
+        if (argmax) {
+          proposals.push_back(std::min_element(drafted.begin(), drafted.end(), ranks_before)->id);
+        } else {
+          q[j].resize(kVocab);
+          proposals.push_back(propose_by_ratio(drafted, q[j], key));
+        }
         prefix.push_back(proposals.back());
       }
       bool going = true;
       for (std::size_t j = 0; j < depth && going; ++j) {
         const DrawKey key{seed, static_cast<std::uint32_t>(begin + j), 0};
-        const RatioVerdict verdict = rule.judge(proposals[j], scores(text, 0), q[j], key);
+        std::vector<Candidate> p = scores(text, 0);
+        const RatioVerdict verdict = judge_by_ratio(proposals[j], p, q[j], key);
         text.push_back(verdict.id);
         going = verdict.draft == RatioVerdict::Draft::accepted;
       }
@@ -191,11 +201,13 @@ TEST(Ratio, TheDistributionIsTheTargets) {
 TEST(Ratio, AcceptsOneMinusTheTotalVariation) {
   const std::vector<Candidate> p = {{0, log64(0.5)}, {1, log64(0.3)}, {2, log64(0.2)}};
   const std::vector<Candidate> q = {{0, log64(0.2)}, {1, log64(0.3)}, {4, log64(0.5)}};
-  RatioRule rule;
   int accepted = 0, residual[5] = {};
   for (std::int64_t seed = 0; seed < 20000; ++seed) {
     const DrawKey key{seed, 9, 2};
-    const RatioVerdict verdict = rule.judge(RatioRule::propose(q, key), p, q, key);
+    std::vector<Candidate> target = p, drafted = q;
+    std::vector<float> kept(kVocab);
+    const std::int32_t draft = propose_by_ratio(drafted, kept, key);
+    const RatioVerdict verdict = judge_by_ratio(draft, target, kept, key);
     if (verdict.draft == RatioVerdict::Draft::accepted)
       ++accepted;
     else
@@ -207,14 +219,31 @@ TEST(Ratio, AcceptsOneMinusTheTotalVariation) {
 }
 
 TEST(Ratio, RejectsWhatTheGrammarForbidsAndAcceptsWhenNothingIsLeft) {
-  RatioRule rule;
   const std::vector<Candidate> p = {{2, 0.0}}, q = {{1, 0.0}, {2, -3.0}};
   for (std::int64_t seed = 0; seed < 50; ++seed) {
-    const RatioVerdict verdict = rule.judge(1, p, q, {seed, 0, 0});
+    std::vector<Candidate> target = p;
+    const RatioVerdict verdict = judge_by_ratio(1, target, dense(q), {seed, 0, 0});
     EXPECT_EQ(verdict.draft, RatioVerdict::Draft::rejected);
     EXPECT_EQ(verdict.id, 2);
-    EXPECT_EQ(rule.judge(2, p, {p}, {seed, 0, 0}).draft, RatioVerdict::Draft::accepted);
+    target = p;
+    EXPECT_EQ(judge_by_ratio(1, target, {}, {seed, 0, 0}).id, 2);
+    target = p;
+    EXPECT_EQ(judge_by_ratio(2, target, dense(p), {seed, 0, 0}).draft, RatioVerdict::Draft::accepted);
   }
+}
+
+// A score far below f32 (a temperature near 0) is the least there is, not infinite: its token has no share either way.
+TEST(Ratio, DrawsFromTheScoresItKeeps) {
+  std::vector<Candidate> q = {{1, 0.1}, {2, 0.0}, {5, -1e302}};
+  std::vector<float> kept(kVocab, 7.0F);
+  for (std::int64_t seed = 0; seed < 50; ++seed) {
+    std::vector<Candidate> drafted = q;
+    const std::int32_t id = propose_by_ratio(drafted, kept, {seed, 3, 0});
+    EXPECT_TRUE(id == 1 || id == 2);
+    for (const Candidate& c : drafted) EXPECT_EQ(c.l, static_cast<double>(kept[static_cast<std::size_t>(c.id)]));
+  }
+  EXPECT_EQ(kept[1], 0.1F);
+  EXPECT_TRUE(std::isinf(kept[0]) && std::isinf(kept[3]) && std::isfinite(kept[5]));
 }
 
 }  // namespace

@@ -150,9 +150,11 @@ DepthController::Option DepthController::best_of_arm(std::int64_t arm, std::span
   return best;
 }
 
-std::int64_t DepthController::plan(std::span<const Row> rows, std::span<std::int64_t> depths) {
+std::int64_t DepthController::plan(std::span<const Row> rows, std::span<std::int64_t> depths,
+                                   std::optional<std::int64_t> only_arm) {
   const auto count = std::ssize(rows);
-  OUTRIDER_CHECK(count <= limits_.rows && rows.size() == depths.size(), "{} rows of {}", count, limits_.rows);
+  OUTRIDER_CHECK(count <= limits_.rows && rows.size() == depths.size() && only_arm.value_or(0) < limits_.arms,
+                 "{} rows of {}, {} arms", count, limits_.rows, limits_.arms);
   std::fill(depths.begin(), depths.end(), 0);
   forecast_ms_ = 0;
   counters_.pays = false;
@@ -161,14 +163,16 @@ std::int64_t DepthController::plan(std::span<const Row> rows, std::span<std::int
   if (!steps_.knows(count) || plain_age_[static_cast<std::size_t>(count)] >= kPlainMeasureEvery) return 0;
   const double plain_ms = steps_.likely(count);
   Option best;
-  for (std::int64_t arm = 0; arm < limits_.arms; ++arm)
+  for (std::int64_t arm = 0; arm < limits_.arms; ++arm) {
+    if (only_arm.value_or(arm) != arm) continue;
     if (const Option option = best_of_arm(arm, rows, plain_ms); option.rate > best.rate) best = option;
+  }
   counters_.pays = best.rate > kMargin * static_cast<double>(count) / plain_ms;
   if (!counters_.pays) {
     if (rounds_since_drafts_ < kTrialEvery) return 0;
-    best = best_of_arm(next_trial_arm_, rows, plain_ms);
+    best = best_of_arm(only_arm.value_or(next_trial_arm_), rows, plain_ms);
     if (best.rate == 0) return 0;
-    next_trial_arm_ = (next_trial_arm_ + 1) % limits_.arms;
+    if (!only_arm) next_trial_arm_ = (next_trial_arm_ + 1) % limits_.arms;
     ++counters_.trials;
   }
   forecast_ms_ = best.most_ms;

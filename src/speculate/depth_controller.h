@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -85,8 +86,9 @@ class DepthController {
   };
   // For a row whose text repeats: text, unless its own past says that the head is right more often.
   DraftSource source_of(const RowAcceptance& row) const;
-  // Chooses depths[i] for row i; returns the arm (0 when all depths are 0).
-  std::int64_t plan(std::span<const Row> rows, std::span<std::int64_t> depths);
+  // Chooses depths[i] for row i; returns the arm (0 when all depths are 0). only_arm: the one that may be chosen.
+  std::int64_t plan(std::span<const Row> rows, std::span<std::int64_t> depths,
+                    std::optional<std::int64_t> only_arm = std::nullopt);
 
   struct RowOutcome {
     RowAcceptance* acceptance = nullptr;

@@ -42,7 +42,7 @@ class Simulation {
       std::vector<Controller::Row> rows;
       for (RowAcceptance& row : acceptance_) rows.push_back({&row, world_.depth});
       depths.assign(rows.size(), 0);
-      arm = controller.plan(rows, depths);
+      arm = controller.plan(rows, depths, only_arm);
       play(ms, plain_ms);
       worst = std::min(worst, plain_total_ / total_);
       ++round_;
@@ -54,6 +54,7 @@ class Simulation {
   Controller controller;
   std::vector<std::int64_t> depths;
   std::int64_t arm = 0;
+  std::optional<std::int64_t> only_arm;
   double worst = 1;  // cumulative ratio after any round
 
  private:
@@ -235,6 +236,27 @@ TEST(DepthController, TheArmWithTheLargerGainIsTaken) {
       EXPECT_GT(subset, drafted * 9 / 10);
     else
       EXPECT_LT(subset, drafted / 10);
+  }
+}
+
+// Whichever arm would be better: the other is neither taken nor tried.
+TEST(DepthController, KeepsToTheArmItMayUse) {
+  for (const std::int64_t only : {0, 1}) {
+    World world = memory_bound(0, ideal_chance);
+    world.arms = 2;
+    world.pass_ms = [only](std::int64_t arm, std::int64_t) { return arm == only ? 5.0 : 1.0; };
+    world.chance = [](std::int64_t round, std::int64_t, std::int64_t, std::int64_t) { return round < 300 ? 0.9 : 0.1; };
+    Simulation simulation(world);
+    simulation.only_arm = only;
+    int drafted = 0;
+    for (int i = 0; i < 1200; ++i) {
+      simulation.run(1);
+      if (simulation.depths[0] == 0) continue;
+      ++drafted;
+      EXPECT_EQ(simulation.arm, only);
+    }
+    EXPECT_GT(drafted, 200);
+    EXPECT_GT(simulation.controller.counters().trials, 2);
   }
 }
 

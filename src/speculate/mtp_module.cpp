@@ -9,15 +9,24 @@
 namespace outrider {
 
 MtpModule::MtpModule(const NativeDraft& draft, const DraftVocabulary* vocabulary, FloatType kv_type)
-    : draft_(draft), vocabulary_(vocabulary), rope_(draft.rope) {
+    : draft_(draft),
+      vocabulary_(vocabulary),
+      head_rows_(vocabulary != nullptr ? HeadRows::vocabulary : HeadRows::all),
+      rope_(draft.rope) {
   const AttentionShape& shape = draft.weights.self_attn.shape;
   kv_ = {1, shape.kv_heads, shape.head_width, kv_type};
   OUTRIDER_CHECK(draft.weights.fc.n() == width() && draft.weights.fc.k() == 2 * width() && head().k == width(),
                  "a draft head of width {} and a target of width {}", draft.weights.fc.n(), width());
 }
 
+void MtpModule::use(HeadRows rows) {
+  OUTRIDER_CHECK(rows == HeadRows::all || vocabulary_ != nullptr, "a draft head without a vocabulary of its own");
+  head_rows_ = rows;
+}
+
 std::span<const std::int32_t> MtpModule::head_ids() const {
-  return vocabulary_ != nullptr ? std::span<const std::int32_t>(vocabulary_->ids) : std::span<const std::int32_t>();
+  return head_rows_ == HeadRows::vocabulary ? std::span<const std::int32_t>(vocabulary_->ids)
+                                            : std::span<const std::int32_t>();
 }
 
 // out [T,E] = fc of both normed halves, the embedding's first.
@@ -73,6 +82,7 @@ void MtpModule::head(const Step& step, Tensor outputs, Tensor logits) {
 std::size_t MtpModule::scratch_bytes(const Device& device, const DraftLimits& limits) const {
   const MtpWeights& w = draft_.weights;
   const std::int64_t tokens = limits.chunk_tokens;
+  const PackedMatrix& all = *draft_.head;  // the larger of the two
   const std::size_t fusing =
       tensor_bytes(tokens, 2 * width()) +
       device.linear_scratch_bytes(LinearOperation::linear, tokens, 2 * width(), input_form(w.fc.weight.view));
@@ -82,9 +92,8 @@ std::size_t MtpModule::scratch_bytes(const Device& device, const DraftLimits& li
   const std::size_t block =
       std::max(w.self_attn.scratch_bytes(device, tokens, tokens, limits.context_tokens + limits.depth + 1),
                w.mlp.scratch_bytes(device, tokens));
-  const std::size_t logits =
-      tensor_bytes(limits.rows, head().n) +
-      device.linear_scratch_bytes(LinearOperation::linear, limits.rows, head().k, input_form(head()));
+  const std::size_t logits = tensor_bytes(limits.rows, all.n) +
+                             device.linear_scratch_bytes(LinearOperation::linear, limits.rows, all.k, input_form(all));
   return std::max(tensor_bytes(tokens, width()) + std::max(fusing, turning + block), logits);
 }
 

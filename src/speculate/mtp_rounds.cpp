@@ -290,7 +290,7 @@ void MtpRows::pick(const Step& step, std::int64_t place, Tensor chain, DraftPort
     const Arena::Scope scope(step.arena);
     const Tensor logits = step.arena.tensor(rows, module_.head_columns());
     std::fill_n(faults.begin(), rows, 0U);
-    const Step own{step.device, step.arena, faults.data(), step.kv_clamps};
+    const Step own{step.device, step.arena, faults.data()};
     module_.head(own, chain.slice(0, rows), logits);
     picks.clear();
     for (const MtpAsk* ask : active) picks.push_back({ask->row, ask->t + place});

@@ -130,7 +130,7 @@ class MtpRows::Pass {
   RaggedBatch batch() const { return {work_.tokens, work_.rows}; }
   Step own_step() const {
     std::fill_n(work_.faults.begin(), size(), 0U);
-    return {step_.device, step_.arena, work_.faults.data(), step_.kv_clamps};
+    return {step_.device, step_.arena, work_.faults.data()};
   }
   void note_faults() const {
     for (std::size_t r = 0; r < work_.rows.size(); ++r)

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "weights/convert_plan.h"
+#include "weights/draft_ranking.h"
 #include "weights/file_error.h"
 #include "weights/json_strict.h"
 #include "weights/quantized.h"
@@ -22,16 +23,10 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // Text files that belong to the model as they are.
-constexpr std::array<std::string_view, 10> kCopied{"generation_config.json",
-                                                   "tokenizer.json",
-                                                   "tokenizer_config.json",
-                                                   "special_tokens_map.json",
-                                                   "added_tokens.json",
-                                                   "vocab.json",
-                                                   "merges.txt",
-                                                   "tokenizer.model",
-                                                   "chat_template.jinja",
-                                                   "chat_template.json"};
+constexpr std::array<std::string_view, 11> kCopied{
+    "generation_config.json",  kDraftRankingFile,     "tokenizer.json",    "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json",   "vocab.json",        "merges.txt",
+    "tokenizer.model",         "chat_template.jinja", "chat_template.json"};
 constexpr std::int64_t kChunkBytes = 8 << 20;  // of f32 values held while a matrix is converted
 
 // A directory that is removed unless it was renamed away.

@@ -169,6 +169,32 @@ json_is 'd["text"]' "${whole:0:4}"
 run 0 --jsonl run "$model" "hello there" -m 12 --ignore-eos
 equal "$(printf '%s\n' "$out" | wc -l)" 13 "lines of --jsonl"
 equal "$(printf '%s\n' "$out" | python3 -c 'import json,sys; d=[json.loads(l) for l in sys.stdin]; print("".join(x["text"] for x in d[:-1])==d[-1]["text"], [i for x in d[:-1] for i in x["ids"]]==d[-1]["ids"])')" "True True" "streamed and whole"
+
+# --- drafts ---
+run 2 run "$model" x --spec-rule ratio --temp 0; says "spec_rule is ratio and temperature 0: ratio needs a temperature above 0"
+run 2 run "$model" x --spec-rule greedy --temp 0.5; says "greedy needs temperature 0"
+run 2 run "$model" x --spec-rule best; says "best"
+sampled="--temp 0.8 --seed 5 -m 40 --ignore-eos"
+run 0 --json run "$small" "To install the package" $sampled --num-draft-tokens 0; plain_ids="$(json 'd["ids"]')"
+for flags in "" "--spec-rule coupled" "--spec-fixed-depth" "--spec-fixed-depth --draft-vocab 2000" "--draft-vocab 0"; do
+  run 0 --json run "$small" "To install the package" $sampled $flags; json_is 'd["ids"]' "$plain_ids"
+done
+run 0 --json run "$small" "To install the package" $sampled --spec-rule ratio --spec-fixed-depth
+json_is 'd["timings"]["draft_n"] > 20' True; ratio_ids="$(json 'd["ids"]')"
+run 0 --json --threads 1 run "$small" "To install the package" $sampled --spec-rule ratio --spec-fixed-depth
+json_is 'd["ids"]' "$ratio_ids"
+run 0 run "$small" x -m 3 --stats; says "in use"
+run 2 run "$small" x --draft-vocab 100; says "a draft vocabulary of 100 tokens,"
+run 0 fit "$small" --draft-vocab 4000
+printf 'hello there hello there hello' >"$work/counted.txt"
+run 0 --json convert "$model" --mlx-path "$work/ranked" --draft-vocab 20 --draft-vocab-text "$work/counted.txt"
+equal "$(python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(list(d), len(d["ids"]), len(set(d["ids"])))' "$work/ranked/draft_vocabulary.json")" "['ids'] 20 20" "the ranking"
+run 0 convert "$work/ranked" --mlx-path "$work/again"
+cmp -s "$work/ranked/draft_vocabulary.json" "$work/again/draft_vocabulary.json" || failed "convert loses draft_vocabulary.json"
+run 2 convert "$model" --mlx-path "$work/x" --draft-vocab-text "$work/counted.txt"; says "without --draft-vocab"
+run 2 convert "$model" --mlx-path "$work/x" --draft-vocab 100000; says "the tokenizer has"
+run 3 convert "$model" --mlx-path "$work/x" --draft-vocab 20 --draft-vocab-text "$work/none.txt"
+
 run 0 --json run "$model" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["prompt_tokens"]' 3
 run 0 --json run "$goldens/mlx_b4_g64" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["text"], len(d["ids"])' "('', 4)"
 run 2 run "$model" --ids -1; says '"-1" is not a token id'
