@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/test_directory.h"
+#include "engine/chat_prompt.h"
 #include "engine/default_sampling.h"
 #include "engine/model_text_source.h"
 #include "engine/scripted_model.h"
@@ -362,6 +363,26 @@ TEST(Engine, ConversationsAreEncodedFromManyThreads) {
   }
   EXPECT_FALSE(ids[0].empty());
   for (const auto& other : ids) EXPECT_EQ(other, ids[0]);
+}
+
+TEST(ChatPrompt, FindsWhereMessagesEndInAPrompt) {
+  const auto model = smollm2();
+  if (!model) GTEST_SKIP() << "SmolLM2 is not here: run scripts/fetch_test_data";
+  const auto text = load_text_of(*model);
+  ASSERT_TRUE(text);
+  const ChatPrompt chat(*text);
+  std::vector<ChatMessage> messages = {{"system", "be brief"}};
+  std::vector<std::string> starts = {"<|im_start|>system\nbe brief<|im_end|>\n"};
+  for (int turn = 0; turn < 6; ++turn) {
+    messages.push_back({turn % 2 == 0 ? "user" : "assistant", fmt::format("turn {}", turn)});
+    starts.push_back(fmt::format("{}<|im_start|>{}\nturn {}<|im_end|>\n", starts.back(), messages.back().role, turn));
+  }
+  const std::vector<std::int32_t> ids = chat.encode(messages, {});
+  std::vector<std::string> found;
+  for (const std::int64_t end : chat.message_ends(messages, ids))
+    found.push_back(text->tokenizer.decode(std::span(ids).first(static_cast<std::size_t>(end)), SkipSpecial::no));
+  EXPECT_THAT(found, testing::ElementsAre(starts[0], starts[3], starts[4], starts[5]));
+  EXPECT_TRUE(chat.message_ends(std::span(messages).first(1), ids).empty());
 }
 
 TEST(NewlineIds, AreTheTokensOfLineEndsOnly) {
