@@ -128,7 +128,7 @@ std::string stats_table(const Engine& engine, const Answered& answer) {
   row("finish", std::string(name_of(answer.last.finish)));
   row("seed", std::to_string(answer.last.seed));
   row("tokenize", fmt::format("{:.2f} ms", answer.tokenize_ms));
-  row("prompt", fmt::format("{} tokens, {:.2f} ms", t.prompt_n, t.prompt_ms));
+  row("prompt", fmt::format("{} tokens, {:.2f} ms; {} cached", t.prompt_n, t.prompt_ms, t.cache_n));
   row("first token after", fmt::format("{:.2f} ms", t.ttft_ms));
   row("decode", fmt::format("{} tokens, {:.2f} ms", t.predicted_n, t.predicted_ms));
   row("drafts", t.draft_n == 0 ? std::string("none")

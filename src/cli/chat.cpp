@@ -16,6 +16,7 @@
 #include "cli/interrupts.h"
 #include "cli/line_editor.h"
 #include "cli/option_values.h"
+#include "cli/prompt_cache_flag.h"
 #include "cli/reading_flags.h"
 #include "cli/verb.h"
 
@@ -47,6 +48,7 @@ class ChatVerb : public Verb {
     verb->add_flag("--no-history", no_history_, "keep no history of what was typed");
     reading_.define(*verb);
     drafts_.define(*verb);
+    prompt_cache_.define(*verb);
     flags_.define(*verb);
     return verb;
   }
@@ -59,6 +61,7 @@ class ChatVerb : public Verb {
     options.max_rows = 1;
     options.reading = reading_.options();
     drafts_.apply(options);
+    prompt_cache_.apply(options);
     engine_ = load_with_progress(global, options);
     if (!engine_->facts().has_chat_template)
       throw Error(ErrorKind::data, fmt::format("{} has no chat template", engine_->facts().path),
@@ -230,7 +233,8 @@ class ChatVerb : public Verb {
       const auto begin = std::chrono::steady_clock::now();
       std::vector<std::int32_t> ids = engine_->encode_chat(conversation_.messages());
       answer.tokenize_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-      generate(std::move(ids), answer);
+      std::vector<std::int64_t> ends = engine_->message_ends(conversation_.messages(), ids);
+      generate(std::move(ids), std::move(ends), answer);
     } catch (...) {
       conversation_ = before;
       throw;
@@ -240,9 +244,11 @@ class ChatVerb : public Verb {
     answer_ = std::move(answer);
   }
 
-  void generate(std::vector<std::int32_t> ids, Answered& answer) {
+  void generate(std::vector<std::int32_t> ids, std::vector<std::int64_t> message_ends, Answered& answer) {
     const bool human = global_->form == OutputForm::human;
-    const auto id = engine_->submit(flags_.request(std::move(ids), engine_->facts()));
+    Request request = flags_.request(std::move(ids), engine_->facts());
+    request.prefix_marks = std::move(message_ends);
+    const auto id = engine_->submit(std::move(request));
     if (!id) throw error_from(id.error());
     bool more = true, cancelled = false;
     while (more) {
@@ -272,6 +278,7 @@ class ChatVerb : public Verb {
             {"finish_reason", name_of(answer.last.finish)},
             {"prompt_tokens", answer.last.usage.prompt_tokens},
             {"completion_tokens", answer.last.usage.completion_tokens},
+            {"cached_tokens", answer.last.usage.cached_tokens},
             {"seed", answer.last.seed},
             {"timings", timings_json(answer)}};
   }
@@ -281,6 +288,7 @@ class ChatVerb : public Verb {
   bool no_history_ = false;
   ReadingFlags reading_;
   DraftFlags drafts_;
+  PromptCacheFlag prompt_cache_{PromptCacheFlag::Default::share};
   GenerationFlags flags_{4096};
   const GlobalOptions* global_ = nullptr;
   std::unique_ptr<Engine> engine_;

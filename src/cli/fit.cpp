@@ -1,6 +1,7 @@
 // outrider fit MODEL: the memory contract as a table.
 #include "cli/draft_flags.h"
 #include "cli/option_values.h"
+#include "cli/prompt_cache_flag.h"
 #include "cli/reading_flags.h"
 #include "cli/verb.h"
 #include "engine/speed.h"
@@ -18,6 +19,7 @@ class FitVerb : public Verb {
     verb->add_option("--precision", precision_, "packed or f32 (packed)");
     reading_.define(*verb);
     drafts_.define(*verb);
+    prompt_cache_.define(*verb);
     return verb;
   }
 
@@ -26,6 +28,7 @@ class FitVerb : public Verb {
     options.precision = precision_from(precision_);
     options.reading = reading_.options();
     drafts_.apply(options);
+    prompt_cache_.apply(options);
     options.context_tokens = context_tokens_;
     options.planned_rows = rows_;
     options.max_rows = rows_;
@@ -96,6 +99,7 @@ class FitVerb : public Verb {
   std::string model_, precision_ = "packed";
   ReadingFlags reading_;
   DraftFlags drafts_;
+  PromptCacheFlag prompt_cache_{PromptCacheFlag::Default::share};
   std::int64_t context_tokens_ = 0, rows_ = 1;
 };
 

@@ -7,6 +7,7 @@
 #include "cli/generation_flags.h"
 #include "cli/interrupts.h"
 #include "cli/option_values.h"
+#include "cli/prompt_cache_flag.h"
 #include "cli/reading_flags.h"
 #include "cli/verb.h"
 
@@ -30,6 +31,7 @@ class RunVerb : public Verb {
     reading_.define(*verb);
     verb->add_flag("--stats", stats_, "more about time and memory on stderr");
     drafts_.define(*verb);
+    prompt_cache_.define(*verb);
     flags_.define(*verb);
     return verb;
   }
@@ -42,6 +44,7 @@ class RunVerb : public Verb {
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
     drafts_.apply(options);
+    prompt_cache_.apply(options);
     std::vector<std::int32_t> given_ids;
     if (ids_option_->count() > 0) {
       if (!prompt_.empty() || !system_prompt_.empty() || !prefill_.empty())
@@ -136,6 +139,7 @@ class RunVerb : public Verb {
   std::int64_t context_tokens_ = 0, prefill_step_ = 512;
   bool ignore_template_ = false, stats_ = false;
   DraftFlags drafts_;
+  PromptCacheFlag prompt_cache_{PromptCacheFlag::Default::nothing};
   GenerationFlags flags_{512};
   ReadingFlags reading_;
   Answered answer_;

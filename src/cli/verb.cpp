@@ -30,6 +30,7 @@ LoadOptions load_options(const GlobalOptions& global, const std::string& model) 
   options.threads = global.threads;
   options.memory_budget_bytes = global.memory_budget_bytes;
   options.panels = global.panels;
+  options.prefix_cache_bytes = 0;
   options.interrupted = [] { return interrupted() != 0; };
   return options;
 }
@@ -72,7 +73,7 @@ std::uint64_t bytes_from(const std::string& text) {
     }
   throw Error(ErrorKind::usage,
               fmt::format("\"{}\" is not a size (accepted: bytes, or a number with KiB, MiB, GiB, TiB)", text),
-              "for example --memory-budget 8GiB");
+              "for example 8GiB");
 }
 
 std::string read_stdin(std::string_view what) {

@@ -46,7 +46,7 @@ std::unique_ptr<Verb> make_bench_verb();
 
 // MODEL as given; Error (usage) that says how to name one when it is empty.
 const std::string& required_model(const std::string& model);
-// A LoadOptions with what the global flags say.
+// A LoadOptions with what the global flags say, and no prompt cache.
 LoadOptions load_options(const GlobalOptions& global, const std::string& model);
 // Engine::load with a progress bar on stderr.
 std::unique_ptr<Engine> load_with_progress(const GlobalOptions& global, LoadOptions options);

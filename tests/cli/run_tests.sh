@@ -275,8 +275,11 @@ out="$(OUTRIDER_ISA=nonsense "$program" run "$model" x 2>&1)"; equal $? 2 OUTRID
 run 4 --memory-budget 60MiB run "$model" x; says "the budget is 62914560"
 run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["fits"]' False
 run 0 --json fit "$model" --ctx 512 --rows 2
-json_is 'd["planned_bytes"]==sum(d["parts"].values()), d["fits"], sorted(d["parts"])' "(True, True, ['fixed_bytes', 'kv_bytes', 'scratch_bytes', 'text_bytes', 'weights_bytes'])"
+json_is 'd["planned_bytes"]==sum(d["parts"].values()), d["fits"], sorted(d["parts"])' "(True, True, ['fixed_bytes', 'kv_bytes', 'prefix_bytes', 'scratch_bytes', 'text_bytes', 'weights_bytes'])"
 json_is 'd["max_context_tokens"]' "{'1': 2048, '4': 2048, '16': 2048}"
+run 0 --json fit "$model" --ctx 512 --prompt-cache-bytes 1MiB; json_is 'd["parts"]["prefix_bytes"]' 1048576
+run 0 --json fit "$model" --ctx 512 --prompt-cache-bytes 0; json_is '"prefix_bytes" in d["parts"]' False
+run 2 fit "$model" --prompt-cache-bytes lots; says '"lots" is not a size'
 run 0 fit "$model" --rows 256; prints "fits"; prints "predicted for one row: decode"
 run 0 --json fit "$model" --ctx 512 --rows 800
 json_is 'sorted(d["predicted"])' "['context_tokens', 'decode_at_context_tokens_per_s', 'decode_context_tokens', 'decode_share_of_limit', 'decode_tokens_per_s', 'f32_gmac_per_s', 'i16_gmac_per_s', 'prompt_share_of_limit', 'prompt_tokens_per_s', 'read_gb_per_s', 'rows']"
@@ -498,6 +501,14 @@ chat_says 'hi\n/set max-tokens=2040\n/retry\n/save ~/kept.json\n/load ~/kept.jso
 says "max_tokens"; out="$(cat "$HOME/kept.json")"; json_is '[m["role"] for m in d["messages"]]' "['user', 'assistant']"
 chat_says 'hi\n/undo\n/clear\n/set temp=0\n' --quiet; equal "$err" "" "stderr of chat --quiet"
 chat_says 'hi\nho\n' --json; json_is 'len(d["answers"]), d["answers"][0]["completion_tokens"]' "(2, 4)"
+# The second turn of a chat finds the state of the first, question and answer.
+chat_says "$(printf 'x%.0s' {1..100})\nho\n/stats\n" --json
+json_is 'd["answers"][0]["cached_tokens"], 64 <= d["answers"][1]["cached_tokens"] < d["answers"][1]["prompt_tokens"]' "(0, True)"
+says "$(json 'd["answers"][1]["cached_tokens"]') cached"
+json_is 'd["answers"][1]["timings"]["cache_n"] + d["answers"][1]["timings"]["prompt_n"] == d["answers"][1]["prompt_tokens"]' True
+warm="$(json '[answer["text"] for answer in d["answers"]]')"
+out="$(printf "$(printf 'x%.0s' {1..100})\nho\n" | "$program" --json chat "$model" -m 4 --ignore-eos --no-history --prompt-cache-bytes 0 2>/dev/null)"
+json_is '[answer["text"] for answer in d["answers"]], d["answers"][1]["cached_tokens"]' "($warm, 0)"
 chat_says 'hi\nho\n' --jsonl; equal "$(printf '%s\n' "$out" | wc -l)" 2 "lines of chat --jsonl"
 exec 8<>"$work/pipe"
 "$program" chat "$model" --no-history <"$work/pipe" >/dev/null 2>"$work/err" &
