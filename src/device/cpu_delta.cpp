@@ -18,6 +18,9 @@ constexpr std::int64_t kGateTokens = 64;  // tokens of one task of gates
 constexpr std::int64_t kLeastColumns = 32;
 constexpr std::int64_t kColumnUnit = 16;
 constexpr std::int64_t kMostTaps = 8;
+// States of a step from this size on are streamed: a model has twenty times their bytes in weights, which pass through
+// the caches before the next step reads them.
+constexpr std::size_t kStreamedBytes = std::size_t{8} << 20;
 
 const float* floats_at(const std::byte* slot, std::size_t offset) {
   return slot == nullptr ? nullptr : reinterpret_cast<const float*>(slot + offset);
@@ -146,24 +149,28 @@ class CpuDevice::DeltaWork {
     const std::size_t offset =
         layout_.state_offset(layer_) +
         static_cast<std::size_t>(head * layout_.key_width * layout_.value_width + columns.begin) * sizeof(float);
+    // The state of a window's token is read by the next token at once, but for the last one's.
+    const bool large = static_cast<std::size_t>(std::ssize(batch_.rows)) * layout_.slot_bytes() >= kStreamedBytes;
     const std::byte* from = row.recurrent.read;
     std::int64_t done = 0;
     for (const RecurrentStore& store : row.recurrent.stores) {
       const std::int64_t t = row.begin + done;
       const float* q = p_.row(t) + key_head * layout_.key_width;
-      kernels_.delta_steps({.from = floats_at(from, offset),
-                            .to = floats_at(store.slot, offset),
-                            .state_stride = layout_.value_width,
-                            .key_width = layout_.key_width,
-                            .columns = columns.end - columns.begin,
-                            .tokens = store.tokens - done,
-                            .q = q,
-                            .k = q + keys,
-                            .v = p_.row(t) + 2 * keys + head * layout_.value_width + columns.begin,
-                            .token_stride = p_.stride,
-                            .g = a_.row(t) + head,
-                            .b = b_.row(t) + head,
-                            .gate_stride = a_.stride});
+      kernels_.delta_steps(
+          {.from = floats_at(from, offset),
+           .to = floats_at(store.slot, offset),
+           .state_stride = layout_.value_width,
+           .key_width = layout_.key_width,
+           .columns = columns.end - columns.begin,
+           .tokens = store.tokens - done,
+           .q = q,
+           .k = q + keys,
+           .v = p_.row(t) + 2 * keys + head * layout_.value_width + columns.begin,
+           .token_stride = p_.stride,
+           .g = a_.row(t) + head,
+           .b = b_.row(t) + head,
+           .gate_stride = a_.stride,
+           .store = large && &store == &row.recurrent.stores.back() ? DeltaStore::streamed : DeltaStore::cached});
       from = store.slot;
       done = store.tokens;
     }

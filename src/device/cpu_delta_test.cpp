@@ -162,6 +162,30 @@ TEST(GatedDelta, ThreadsInstructionSetsAndNeighboursDoNotMatter) {
   }
 }
 
+TEST(GatedDelta, StatesTooLargeForTheCachesAreTheSameBytes) {
+  const RecurrentLayout layout = {64, 1, 2, 128, 128, 4};
+  ASSERT_GE(layout.slot_bytes(), std::size_t{8} << 20);  // from here on states are streamed
+  const DeltaParameters parameters = DeltaParameters::random(layout, 61);
+  const Inputs in(layout, 5, 65);
+  SlotsFixture before(layout, 1), alone(layout, 4);
+  CpuDevice twin(1, *kernel_table(Isa::portable));
+  run(layout, parameters, twin, {{&in, 0, 1, nullptr, {{1, before.slot(0)}}}}, 63);
+  const auto part_of = [&](SlotsFixture& s) {
+    return Part{&in, 1, 4, before.slot(0), {{1, s.slot(0)}, {2, s.slot(1)}, {3, s.slot(2)}}};
+  };
+  const auto decode_of = [&](SlotsFixture& s) { return Part{&in, 4, 5, s.slot(2), {{1, s.slot(3)}}}; };
+  const Values window = run(layout, parameters, twin, {part_of(alone)}, 63);
+  const Values decode = run(layout, parameters, twin, {decode_of(alone)}, 63);
+  for (const KernelTable* table : present_tables()) {
+    CpuDevice device(2, *table);
+    SlotsFixture slots(layout, 4);
+    EXPECT_TRUE(same_bytes(run(layout, parameters, device, {part_of(slots)}, 63).data, window.data)) << device.name();
+    EXPECT_TRUE(same_bytes(run(layout, parameters, device, {decode_of(slots)}, 63).data, decode.data)) << device.name();
+    for (std::int64_t s = 0; s < 4; ++s)
+      EXPECT_EQ(std::memcmp(slots.slot(s), alone.slot(s), layout.slot_bytes()), 0) << device.name() << " " << s;
+  }
+}
+
 TEST(GatedDelta, LayersHaveTheirOwnState) {
   RecurrentLayout layout = {3, 2, 4, 16, 24, 4};
   const DeltaParameters parameters = DeltaParameters::random(layout, 31);

@@ -1,5 +1,6 @@
 // The kernels of the gated delta net: the portable table against its formulas, the others against its bytes. The rule
 // itself is compared with a program in double in device/.
+#include "base/memory.h"
 #include "kernels/math.h"
 #include "kernels/vector_test_data.h"
 
@@ -171,22 +172,26 @@ DeltaData delta_data(const DeltaCase& c, Kind kind, Random& random) {
   return d;
 }
 
+DeltaSteps steps_of(const DeltaCase& c, DeltaData& d, bool zeros, std::int64_t first, std::int64_t tokens) {
+  float* const token = d.tokens.data() + first * d.stride;
+  return {.from = zeros ? nullptr : d.from.data() + c.begin,
+          .to = d.to.data() + c.begin,
+          .state_stride = c.value_width,
+          .key_width = c.key_width,
+          .columns = c.columns,
+          .tokens = tokens,
+          .q = token,
+          .k = token + c.key_width,
+          .v = token + 2 * c.key_width + c.begin,
+          .token_stride = d.stride,
+          .g = d.g.data() + 2 * first,
+          .b = d.b.data() + 2 * first,
+          .gate_stride = 2};
+}
+
 void run_steps(const KernelTable& table, const DeltaCase& c, DeltaData& d, bool zeros, std::int64_t first,
                std::int64_t tokens) {
-  float* const token = d.tokens.data() + first * d.stride;
-  table.delta_steps({.from = zeros ? nullptr : d.from.data() + c.begin,
-                     .to = d.to.data() + c.begin,
-                     .state_stride = c.value_width,
-                     .key_width = c.key_width,
-                     .columns = c.columns,
-                     .tokens = tokens,
-                     .q = token,
-                     .k = token + c.key_width,
-                     .v = token + 2 * c.key_width + c.begin,
-                     .token_stride = d.stride,
-                     .g = d.g.data() + 2 * first,
-                     .b = d.b.data() + 2 * first,
-                     .gate_stride = 2});
+  table.delta_steps(steps_of(c, d, zeros, first, tokens));
 }
 
 TEST_P(DeltaKernels, DeltaStepsGiveThePortableBytes) {
@@ -205,6 +210,30 @@ TEST_P(DeltaKernels, DeltaStepsGiveThePortableBytes) {
         ASSERT_TRUE(same_bytes(expected.to, got.to));
         ASSERT_TRUE(same_bytes(expected.tokens, got.tokens));
       }
+}
+
+// Aligned states are streamed, others are not; columns that do not fill a register never are.
+TEST_P(DeltaKernels, StreamedStatesAreTheBytesOfCachedOnes) {
+  Random random(8);
+  for (const DeltaCase& c :
+       {DeltaCase{16, 16, 0, 16, 1}, DeltaCase{128, 128, 0, 128, 1}, DeltaCase{128, 128, 32, 64, 1},
+        DeltaCase{20, 80, 16, 55, 1}, DeltaCase{20, 70, 0, 70, 1}, DeltaCase{16, 32, 0, 32, 3}})
+    for (const std::int64_t shift : {0, 1}) {
+      SCOPED_TRACE(testing::Message() << c.key_width << "x" << c.value_width << " [" << c.begin << ", +" << c.columns
+                                      << "), " << c.tokens << " tokens, shift " << shift);
+      DeltaData expected = delta_data(c, Kind::plain, random), got = expected;
+      run_steps(portable(), c, expected, false, 0, c.tokens);
+      AlignedBuffer memory((got.to.size() + 16) * sizeof(float), MemoryPart::scratch);
+      const std::span<float> to = memory.as<float>().subspan(static_cast<std::size_t>(shift), got.to.size());
+      std::copy(got.to.begin(), got.to.end(), to.begin());
+      DeltaSteps steps = steps_of(c, got, false, 0, c.tokens);
+      steps.to = to.data() + c.begin;
+      steps.store = DeltaStore::streamed;
+      table().delta_steps(steps);
+      got.to.assign(to.begin(), to.end());
+      ASSERT_TRUE(same_bytes(expected.to, got.to));
+      ASSERT_TRUE(same_bytes(expected.tokens, got.tokens));
+    }
 }
 
 TEST_P(DeltaKernels, DeltaStepsOfATokenAtATimeAreThoseOfAllAtOnce) {

@@ -57,6 +57,10 @@ struct AttendChunk {
   float* acc = nullptr;                // [queries][D] out
 };
 
+// Where S goes: `streamed` past the caches, for a state that is not read before other data have filled them. A line
+// that is written whole is then not read first. A hint: the bytes are the same.
+enum class DeltaStore : std::uint8_t { cached, streamed };
+
 // The delta rule of one value head over consecutive tokens, for some of its columns (numerics.md section 6).
 struct DeltaSteps {
   // S [Dk][columns] before the first token and after the last one, rows state_stride elements apart. `from` null:
@@ -76,6 +80,7 @@ struct DeltaSteps {
   const float* g = nullptr;
   const float* b = nullptr;
   std::int64_t gate_stride = 0;
+  DeltaStore store = DeltaStore::cached;
 };
 
 struct KernelTable {

@@ -47,19 +47,21 @@ TEST_F(SharedBufferPool, ChargesAtMostAQuarterAheadAndNeverBeyondItsCapacity) {
 }
 
 TEST_F(SharedBufferPool, BuffersOfALongContextLieSideBySideOnLargePages) {
-  std::int64_t whole_pages = 0, beside = 0;
+  std::size_t on_large_pages = 0;
+  std::int64_t beside = 0;
+  const std::byte* end = nullptr;
   for (std::int64_t n = 0; n < kCapacity; ++n) {
     const SharedBuffer* buffer = take();
-    if (buffer->memory.data() == buffer->slab->memory.data() &&
-        buffer->slab->memory.size() >= AlignedBuffer::kLargePage)
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->memory.data()) % AlignedBuffer::kLargePage, 0u);
-    if (n > 0 && taken_[taken_.size() - 2]->memory.data() + kBytes == buffer->memory.data()) ++beside;
-    whole_pages += buffer->memory.data() == buffer->slab->memory.data()
-                       ? static_cast<std::int64_t>(buffer->slab->memory.size() / AlignedBuffer::kLargePage)
-                       : 0;
+    const AlignedBuffer& slab = buffer->slab->memory;
+    if (buffer->memory.data() == end) ++beside;
+    if (buffer->memory.data() == slab.data() && slab.size() >= AlignedBuffer::kLargePage) {  // the first one of a slab
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(slab.data()) % AlignedBuffer::kLargePage, 0u);
+      on_large_pages += slab.size() / AlignedBuffer::kLargePage * AlignedBuffer::kLargePage;
+    }
+    end = buffer->memory.data() + kBytes;
   }
   EXPECT_GT(beside, kCapacity / 2);
-  EXPECT_GT(static_cast<std::size_t>(whole_pages) * AlignedBuffer::kLargePage * 3, kCapacity * kBytes * 2);
+  EXPECT_GT(on_large_pages * 3, kCapacity * kBytes * 2);
 }
 
 TEST_F(SharedBufferPool, BuffersAreDistinctZeroedAndZeroedAgainWhenReused) {

@@ -25,6 +25,9 @@ PRIMITIVE R load(const std::uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 PRIMITIVE void store(float* p, R v) { _mm256_storeu_ps(p, v); }
+// Past the caches; p aligned to R. Other threads see it after finish_streams().
+PRIMITIVE void stream(float* p, R v) { _mm256_stream_ps(p, v); }
+PRIMITIVE void finish_streams() { _mm_sfence(); }
 PRIMITIVE void store_f16(std::uint16_t* p, R v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }

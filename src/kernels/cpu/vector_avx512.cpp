@@ -24,6 +24,9 @@ PRIMITIVE R load(const std::uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 PRIMITIVE void store(float* p, R v) { _mm512_storeu_ps(p, v); }
+// Past the caches; p aligned to R. Other threads see it after finish_streams().
+PRIMITIVE void stream(float* p, R v) { _mm512_stream_ps(p, v); }
+PRIMITIVE void finish_streams() { _mm_sfence(); }
 PRIMITIVE void store_f16(std::uint16_t* p, R v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
