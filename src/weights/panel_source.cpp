@@ -81,22 +81,13 @@ PackedWeight PanelSource::load_matrix(std::string_view path, std::int64_t n, std
 }
 
 AlignedBuffer PanelSource::load_vector(std::string_view tensor, std::int64_t n) {
-  return load_floats(tensor, n, [&] { return source_->load_vector(tensor, n); });
-}
-
-AlignedBuffer PanelSource::load_table(std::string_view tensor, std::int64_t n, std::int64_t k) {
-  return load_floats(tensor, n * k, [&] { return source_->load_table(tensor, n, k); });
-}
-
-AlignedBuffer PanelSource::load_floats(std::string_view tensor, std::int64_t count,
-                                       const std::function<AlignedBuffer()>& from_source) {
-  if (use_ == PanelUse::off) return from_source();
+  if (use_ == PanelUse::off) return source_->load_vector(tensor, n);
   check_data();
-  const PanelEntry* found = entry(tensor, PanelEntryKind::vector, count, -1);
+  const PanelEntry* found = entry(tensor, PanelEntryKind::vector, n, -1);
   if (found == nullptr) {
-    AlignedBuffer read = from_source();
+    AlignedBuffer read = source_->load_vector(tensor, n);
     PackedMatrix form;
-    form.n = count;
+    form.n = n;
     form.k = 1;
     note(From::source, tensor, PanelEntryKind::vector, form, read.data());
     return read;
@@ -106,6 +97,11 @@ AlignedBuffer PanelSource::load_floats(std::string_view tensor, std::int64_t cou
   std::memcpy(copied.data(), file_->data(*found), found->bytes());
   note(From::file, tensor, PanelEntryKind::vector, found->form, copied.data());
   return copied;
+}
+
+// Never kept: a graph turns a table into an order of its own and lets it go, before the file would be written from it.
+AlignedBuffer PanelSource::load_table(std::string_view tensor, std::int64_t n, std::int64_t k) {
+  return source_->load_table(tensor, n, k);
 }
 
 void PanelSource::set_parallel_for(ParallelFor parallel) {

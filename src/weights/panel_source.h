@@ -29,7 +29,8 @@ struct PanelJob {
 
 // Answers module() and load_*() from the panel file entry by entry; an entry it lacks, or one of another shape, comes
 // from the source. The first load checks all of its data, on the threads given; a damaged file is not used at all.
-// Everything else is the source's. Same errors, same bytes, same plan as the source alone.
+// Everything else is the source's, tables too: graphs turn them into orders of their own. Same errors, same bytes, same
+// plan as the source alone. Matrices and vectors must live until the file is written.
 class PanelSource final : public ModelSource {
  public:
   // Automatic use writes a file only from this size on: two cores pack so much in about a third of a second.
@@ -62,8 +63,6 @@ class PanelSource final : public ModelSource {
 
  private:
   const PanelEntry* entry(std::string_view name, PanelEntryKind kind, std::int64_t n, std::int64_t k) const;
-  AlignedBuffer load_floats(std::string_view tensor, std::int64_t count,
-                            const std::function<AlignedBuffer()>& from_source);
   void check_data();
   enum class From : std::uint8_t { file, source };
   void note(From from, std::string_view name, PanelEntryKind kind, const PackedMatrix& form, const std::byte* data);
