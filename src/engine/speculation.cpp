@@ -240,8 +240,7 @@ std::vector<std::int64_t> Speculation::plan(std::span<EngineRow* const> rows, st
   return depths;
 }
 
-// The runtime guard of models.md 4.6. Between rounds, when no change of the head's rows is prepared. The pool stays:
-// stored prefixes may hold blocks of it.
+// The runtime guard of models.md 4.6. Between rounds, when no change of the head's rows is prepared.
 void Speculation::guard_head() {
   if (!mtp_ || head_accepted_ > 0 || head_drafted_ < kGuardDrafts) return;
   log(LogLevel::error,
@@ -252,9 +251,7 @@ void Speculation::guard_head() {
   rows_.clear();
   round_ = DraftRound(nullptr);
   rows_without_head_ = mtp_->rows_without_head();
-  mtp_.reset();
-  module_.reset();
-  vocabulary_.reset();
+  mtp_.reset();  // its pool and module stay: copies of rows and stored prefixes may outlive them
   gave_head_up_ = true;
 }
 
