@@ -1,5 +1,7 @@
-"""make_gguf.py MODEL_DIRECTORY q4_0|q4_1 OUT.gguf: an MLX llama checkpoint (affine 4 and 8 bit, groups of 32 or more)
-as GGUF with the very same weights: 4 bit as Q4_0 or Q4_1, 8 bit as Q8_0. Refuses what is not exact. No tokenizer.
+"""make_gguf.py MODEL_DIRECTORY q4_0|q4_1 OUT.gguf: an MLX llama or Qwen3.5 checkpoint (affine 4 and 8 bit, groups of 32
+or more) as GGUF with the very same weights: 4 bit as Q4_0 or Q4_1, 8 bit as Q8_0. Refuses what is not exact. No tokenizer.
+Value heads of Qwen3.5 stay in the checkpoint's order: where there are more of them than key heads, llama.cpp does the same
+work on other pairs, and its text means nothing.
 
 Needs numpy and gguf."""
 import json
@@ -11,10 +13,17 @@ import gguf
 import numpy as np
 
 BLOCK = 32  # of Q4_0, Q4_1 and Q8_0
-NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
-         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+ATTENTION = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+             "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+             "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm"}
+LLAMA = {**ATTENTION, "post_attention_layernorm": "ffn_norm"}
+QWEN = {**ATTENTION, "post_attention_layernorm": "post_attention_norm", "self_attn.q_norm": "attn_q_norm",
+        "self_attn.k_norm": "attn_k_norm", "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+        "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.out_proj": "ssm_out",
+        "linear_attn.norm": "ssm_norm", "linear_attn.conv1d": "ssm_conv1d"}
+OUTER = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+MTP = {"fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm", "pre_fc_norm_hidden": "nextn.hnorm",
+       "norm": "nextn.shared_head_norm"}
 
 
 class Checkpoint:
@@ -78,15 +87,22 @@ def gguf_rotary_order(blocks, heads):
     return blocks.reshape(heads, 2, rows // heads // 2, *blocks.shape[1:]).swapaxes(1, 2).reshape(blocks.shape)
 
 
-def main():
-    directory, four_bit, out = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    config = json.loads((directory / "config.json").read_text())
-    checkpoint = Checkpoint(directory / "model.safetensors")
-    quantization = config["quantization"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    width = config.get("head_dim", config["hidden_size"] // heads)
-    writer = gguf.GGUFWriter(out, "llama")
-    writer.add_block_count(config["num_hidden_layers"])
+def target_of(module, layers, names):
+    """The GGUF name of a module, without its suffix."""
+    if module.startswith("mtp."):  # one block behind those of the trunk
+        inner = module.removeprefix("mtp.")
+        name = names[inner.removeprefix("layers.0.")] if inner.startswith("layers.0.") else MTP[inner]
+        return f"blk.{layers}.{name}"
+    module = module.removeprefix("language_model.").removeprefix("model.")
+    if module in OUTER:
+        return OUTER[module]
+    layer, inner = module.removeprefix("layers.").split(".", 1)
+    return f"blk.{layer}.{names[inner]}"
+
+
+def describe(writer, config, heads, kv_heads, width):
+    is_llama = config["model_type"] == "llama"
+    rope = config if is_llama else config["rope_parameters"]
     writer.add_context_length(min(config["max_position_embeddings"], 16384))
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
@@ -95,25 +111,66 @@ def main():
     writer.add_key_length(width)
     writer.add_value_length(width)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_rope_dimension_count(width)
+    writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
-    modules = sorted({name.rsplit(".", 1)[0] for name in checkpoint.header if name.endswith(".weight")})
-    for module in modules:
-        if module in OUTER:
-            target = OUTER[module]
-        else:
-            layer, inner = module.removeprefix("model.layers.").split(".", 1)
-            target = f"blk.{layer}.{NAMES[inner]}"
+    if is_llama:
+        writer.add_block_count(config["num_hidden_layers"])
+        writer.add_rope_dimension_count(width)
+        return
+    turned = int(width * rope["partial_rotary_factor"])
+    writer.add_block_count(config["num_hidden_layers"] + 1)
+    writer.add_nextn_predict_layers(1)
+    writer.add_rope_dimension_count(turned)
+    writer.add_rope_dimension_sections([turned // 2, 0, 0, 0])  # text alone: all positions of a token are equal
+    writer.add_full_attention_interval(config["full_attention_interval"])
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_num_value_heads"] * config["linear_value_head_dim"])
+
+
+def add_plain(writer, checkpoint, name, target):
+    """A tensor that is not quantized, as f32."""
+    values = checkpoint.tensor(name).astype(np.float32)
+    if name.endswith(".A_log"):
+        writer.add_tensor(target("linear_attn.A_log", "ssm_a"), -np.exp(values))
+    elif name.endswith(".dt_bias"):
+        writer.add_tensor(target("linear_attn.dt_bias", "ssm_dt") + ".bias", values)
+    else:
+        writer.add_tensor(target() + ".weight", values.reshape(values.shape[0], -1) if values.ndim == 3 else values)
+
+
+def main():
+    directory, four_bit, out = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    config = json.loads((directory / "config.json").read_text())
+    checkpoint = Checkpoint(directory / "model.safetensors")
+    quantization = config["quantization"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    width = config.get("head_dim", config["hidden_size"] // heads)
+    is_llama = config["model_type"] == "llama"
+    names, layers = LLAMA if is_llama else QWEN, config["num_hidden_layers"]
+    writer = gguf.GGUFWriter(out, "llama" if is_llama else "qwen35")
+    describe(writer, config, heads, kv_heads, width)
+    for name in sorted(checkpoint.header):
+        module, _, suffix = name.rpartition(".")
+        if name == "__metadata__" or suffix in ("scales", "biases"):
+            continue
+
+        def target(inner=None, renamed=None, name=name, module=module):
+            if inner is None:
+                return target_of(module, layers, names)
+            return target_of(name, layers, {inner: renamed})
+
         if module + ".scales" not in checkpoint.header:
-            writer.add_tensor(target + ".weight", checkpoint.tensor(module + ".weight").astype(np.float32))
+            add_plain(writer, checkpoint, name, target)
             continue
         bits = {**quantization, **quantization.get(module, {})}["bits"]
         blocks, kind = blocks_of(checkpoint, module, bits, four_bit)
-        if target.endswith(("attn_q", "attn_k")):
-            blocks = gguf_rotary_order(blocks, heads if target.endswith("q") else kv_heads)
-        writer.add_tensor(target + ".weight", np.ascontiguousarray(blocks.reshape(blocks.shape[0], -1)), raw_dtype=kind)
+        if is_llama and target().endswith(("attn_q", "attn_k")):
+            blocks = gguf_rotary_order(blocks, heads if target().endswith("q") else kv_heads)
+        writer.add_tensor(target() + ".weight", np.ascontiguousarray(blocks.reshape(blocks.shape[0], -1)), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

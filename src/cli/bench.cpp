@@ -7,10 +7,12 @@
 
 #include "base/log.h"
 #include "cli/bench_cases.h"
+#include "cli/bench_mtp.h"
 #include "cli/bench_report.h"
 #include "cli/interrupts.h"
 #include "cli/nearest_name.h"
 #include "cli/option_values.h"
+#include "cli/reading_flags.h"
 #include "cli/verb.h"
 #include "engine/model_text_source.h"
 #include "weights/local_models.h"
@@ -20,8 +22,9 @@ extern char** environ;
 namespace outrider {
 namespace {
 
-constexpr std::array<std::string_view, 7> kSuites = {"kernels", "decode", "prompt", "batch",
-                                                     "verify",  "start",  "peers"};
+constexpr std::array<std::string_view, 8> kSuites = {"kernels", "decode", "prompt", "batch",
+                                                     "verify",  "start",  "peers",  "mtp"};
+constexpr std::size_t kSuitesByDefault = 6;
 constexpr const char* kDefaultModel = "SmolLM2-135M";  // what scripts/fetch_model obtains
 constexpr double kProbeSeconds = 0.05;
 constexpr std::int64_t kStartTokens = 5;  // four ids and the first one made
@@ -32,22 +35,25 @@ std::string suite_names() {
   return names;
 }
 
-bool of_steps(const std::string& suite) { return suite != "kernels" && suite != "start"; }
+bool of_steps(const std::string& suite) { return suite != "kernels" && suite != "start" && suite != "mtp"; }
 
 class BenchVerb : public Verb {
  public:
   CLI::App* define(CLI::App& program) override {
     CLI::App* verb = program.add_subcommand("bench", "the limits of this machine, and how near the engine comes");
-    verb->add_option("suites", suites_, suite_names() + " (all but peers)");
-    verb->add_option("--model", model_, "directory, .gguf file, or local model (SmolLM2-135M)");
+    verb->add_option("suites", suites_, suite_names() + " (all but peers and mtp)");
+    verb->add_option("--model", model_,
+                     "directory, .gguf file, or local model (SmolLM2-135M; mtp: the small model that comes along)");
     contexts_flag_ =
         verb->add_option("-c,--contexts", contexts_, "committed tokens of decode, separated by commas (0,2048,8192)");
     prompts_flag_ = verb->add_option("-p,--prompts", prompts_, "tokens of prompts, separated by commas (512,2048)");
     add_whole(*verb, "-b,--batch-rows", shapes_.batch_rows, "rows of the suite batch (8)", {2, 256});
-    add_whole(*verb, "-n,--runs", rounds_.count, "runs of each case, taken by turns; medians are printed (5)",
-              {1, 1000});
+    add_whole(*verb, "-n,--runs", rounds_.count,
+              "runs of each case, taken by turns; medians are printed, of mtp means (5)", {1, 1000});
     verb->add_option("--formats", formats_, "kernels: only weight formats whose name holds this, such as \"4 bit\"");
     add_texts(*verb, "--peer", peer_commands_, "a command that runs a peer (bench/peers/README.md); may be repeated");
+    mtp_.define(*verb);
+    reading_.define(*verb);
     return verb;
   }
 
@@ -80,6 +86,7 @@ class BenchVerb : public Verb {
     if (wanted("kernels")) run_kernels(global);
     if (!steps_.empty() && interrupted() == 0) run_steps();
     if (wanted("start") && interrupted() == 0) run_start(global);
+    if (wanted("mtp")) mtp_.run(*report_, [this](MachineProbe& probe) { tell_machine(probe); }, rounds_.stop);
   }
 
   // All that can be refused is refused before anything is measured.
@@ -91,7 +98,14 @@ class BenchVerb : public Verb {
       check_room(options, KernelBench::bytes(global.threads) + probe_bytes(), "the suite kernels");
     }
     if (suites_ == std::vector<std::string>{"kernels"}) return;
+    if (wanted("mtp")) {
+      options_ = load_options(global, model_);
+      options_.reading = reading_.options();
+      mtp_.prepare(options_, rounds_.count);
+      return;
+    }
     options_ = load_options(global, model_.empty() ? kDefaultModel : model_);
+    options_.reading = reading_.options();
     source_ = open_model_source(resolve_model(options_.model), options_.reading);
     plan_ = plan_model(*source_, options_.precision);
     prepare_cases();
@@ -186,7 +200,7 @@ class BenchVerb : public Verb {
                   nearest.empty() ? "see outrider bench --help" : fmt::format("did you mean {}?", nearest));
     }
     drop_repeated();
-    if (suites_.empty() && peer_commands_.empty()) suites_.assign(kSuites.begin(), kSuites.end() - 1);
+    if (suites_.empty() && peer_commands_.empty()) suites_.assign(kSuites.begin(), kSuites.begin() + kSuitesByDefault);
     if (suites_.empty()) suites_ = {"peers"};
     if (wanted("peers") && peer_commands_.empty())
       throw Error(ErrorKind::usage, "the suite peers needs at least one --peer",
@@ -194,6 +208,10 @@ class BenchVerb : public Verb {
     if (!wanted("peers") && !peer_commands_.empty())
       throw Error(ErrorKind::usage, "--peer is given, and the suite peers is not asked for",
                   "name peers among the suites, or leave --peer out");
+    if (!wanted("mtp")) mtp_.refuse_flags();
+    if (wanted("mtp") && suites_.size() > 1)
+      throw Error(ErrorKind::usage, "the suite mtp runs alone: it holds several engines of one model",
+                  "run `outrider bench mtp` for itself");
   }
 
   // "512,2048", each of [least, most] once. Defaults beyond the model are left out, given values are refused.
@@ -334,11 +352,13 @@ class BenchVerb : public Verb {
     report_->add(measured(std::move(cases), probe));
   }
 
-  static double start_seconds(const GlobalOptions& global, const std::string& model,
-                              const std::vector<std::string>& input) {
+  double start_seconds(const GlobalOptions& global, const std::string& model,
+                       const std::vector<std::string>& input) const {
     std::vector<std::string> words = {"/proc/self/exe", "--quiet", "--jsonl",     "run", "--model", model,
                                       "--max-tokens",   "1",       "--ignore-eos"};
     words.insert(words.end(), input.begin(), input.end());
+    const std::vector<std::string> reading = reading_.words();
+    words.insert(words.end(), reading.begin(), reading.end());
     if (global.threads > 0) words.insert(words.end(), {"--threads", std::to_string(global.threads)});
     if (global.memory_budget_bytes > 0)
       words.insert(words.end(), {"--memory-budget", std::to_string(global.memory_budget_bytes)});
@@ -367,6 +387,8 @@ class BenchVerb : public Verb {
   CLI::Option *contexts_flag_ = nullptr, *prompts_flag_ = nullptr;
   std::vector<std::string> suites_, peer_commands_;
   std::string model_, contexts_, prompts_, formats_;
+  MtpSuite mtp_;
+  ReadingFlags reading_;
   BenchShapes shapes_;
   Rounds rounds_;
   std::optional<BenchReport> report_;

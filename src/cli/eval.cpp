@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "cli/interrupts.h"
 #include "cli/option_values.h"
+#include "cli/reading_flags.h"
 #include "cli/verb.h"
 #include "kernels/math.h"
 #include "weights/json_strict.h"
@@ -48,6 +49,7 @@ class EvalVerb : public Verb {
     add_whole(*perplexity, "--batch-size", batch_size_, "windows in flight (8)", {1, 1024});
     add_whole(*perplexity, "--seed", seed_, "picks the windows when there are more (123)", WholeRange{});
     perplexity->add_option("--precision", precision_, "packed or f32 (packed)");
+    reading_.define(*perplexity);
     return verb;
   }
 
@@ -60,6 +62,7 @@ class EvalVerb : public Verb {
     const std::string text = read_text_file(data_path_, kMostBytes);
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
+    options.reading = reading_.options();
     options.max_rows = options.planned_rows = batch_size_;
     options.head_rows = 64;
     options.context_tokens = sequence_length_;
@@ -137,6 +140,7 @@ class EvalVerb : public Verb {
   }
 
   std::string model_, data_path_, precision_ = "packed";
+  ReadingFlags reading_;
   std::int64_t sequence_length_ = 512, num_samples_ = 256, batch_size_ = 8, seed_ = 123;
   double nll_sum_ = 0;
   std::int64_t scored_ = 0, windows_ = 0;

@@ -27,4 +27,12 @@ SourceOptions ReadingFlags::options() const {
   return options;
 }
 
+std::vector<std::string> ReadingFlags::words() const {
+  std::vector<std::string> out;
+  if (!layout_.empty()) out.insert(out.end(), {"--layout", layout_});
+  if (!mtp_hidden_.empty()) out.insert(out.end(), {"--mtp-hidden", mtp_hidden_});
+  if (mtp_ != "auto") out.insert(out.end(), {"--mtp", mtp_});
+  return out;
+}
+
 }  // namespace outrider

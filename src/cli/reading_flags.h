@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "weights/checkpoint_facts.h"
 
@@ -14,6 +15,8 @@ class ReadingFlags {
   // Without --mtp, for verbs that have a meaning of their own for it.
   void define_without_mtp(CLI::App& verb);
   SourceOptions options() const;
+  // The flags that were given, as words of a command line.
+  std::vector<std::string> words() const;
 
  private:
   std::string layout_, mtp_ = "auto", mtp_hidden_;

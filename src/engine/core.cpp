@@ -57,10 +57,10 @@ Core::Core(CoreParts parts, const CoreLimits& limits)
   parts_.device->reserve_normalizers(limits.head_rows, bounds_.vocab);
   std::sort(parts_.end_tokens.begin(), parts_.end_tokens.end());
   if (limits.speculation.depth > 0)
-    speculation_ =
-        std::make_unique<Speculation>(Speculation::Parts{parts_.model, parts_.device, parts_.chooser.get(),
-                                                         std::move(parts_.drafter), std::move(parts_.draft_vocabulary)},
-                                      limits.speculation, with_prefixes(*parts_.model, limits, draft_room(limits)));
+    speculation_ = std::make_unique<Speculation>(
+        Speculation::Parts{parts_.model, parts_.device, parts_.chooser.get(), std::move(parts_.drafter), parts_.editor,
+                           std::move(parts_.draft_vocabulary)},
+        limits.speculation, with_prefixes(*parts_.model, limits, draft_room(limits)));
   if (const PrefixCapacity prefixes = prefixes_of(*parts_.model, limits); prefixes.blocks > 0)
     prefix_ = std::make_unique<PrefixCache>(pool_, speculation_.get(),
                                             PrefixCache::parts_of(*parts_.model, limits.speculation), prefixes,

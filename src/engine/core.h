@@ -27,6 +27,7 @@ struct CoreParts {
   std::unique_ptr<TokenChooser> chooser;
   std::vector<std::int32_t> end_tokens;
   std::unique_ptr<TextDrafter> drafter = nullptr;   // of tests: see Speculation::Parts
+  ProposalEditor* editor = nullptr;                 // of benches, borrowed: see Speculation::Parts
   std::string model_key = {};                       // PrefixCache: which files, heads and rules make the states
   std::vector<std::int32_t> draft_vocabulary = {};  // limits.speculation.vocabulary_rows tokens, ascending
 };

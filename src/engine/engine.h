@@ -33,12 +33,12 @@ struct LoadOptions {
   std::string model;      // directory, .gguf file, or name (resolve_model)
   SourceOptions reading;  // how its files are read: layout, MTP head, hidden tap
   Precision precision = Precision::packed;
-  int threads = 0;                         // 0: default_threads()
-  std::uint64_t memory_budget_bytes = 0;   // 0: 0.75 * usable memory
-  std::int64_t context_tokens = 0;         // 0: the model's, or the largest that fits
-  std::int64_t max_rows = 32;              // rows that may run at a time
-  std::int64_t planned_rows = 1;           // rows at the full context that KV memory is planned for; all rows share it
-  std::int64_t head_rows = 0;              // rows of logits computed at once; 0: max_rows. Scoring is faster with more
+  int threads = 0;                        // 0: default_threads()
+  std::uint64_t memory_budget_bytes = 0;  // 0: 0.75 * usable memory
+  std::int64_t context_tokens = 0;        // 0: the model's, or the largest that fits
+  std::int64_t max_rows = 32;             // rows that may run at a time
+  std::int64_t planned_rows = 1;          // rows at the full context that KV memory is planned for; all rows share it
+  std::int64_t head_rows = 0;  // rows of logits computed at once; 0: those of a step. Scoring is faster with more
   std::int64_t prefill_step_tokens = 512;  // most prompt tokens of one step
   std::int64_t prompt_rows = 8;            // prompts that share them by turns
   // Speculation (serving.md section 3): most drafts of a row in a step, 0: none. The text depends on none of it, but

@@ -19,6 +19,7 @@ constexpr std::uint64_t kMailboxBytes = std::uint64_t{256} << 10;
 constexpr double kBudgetShare = 0.75;
 // Of what the rest of the plan leaves of the budget, the part that stored prefixes may take unless told.
 constexpr std::uint64_t kPrefixShareOfRest = 4;
+constexpr std::int64_t kHeadRowsOfWindows = 32;
 // Far beyond any machine, and small enough that tokens times widths of a real file cannot overflow.
 constexpr std::int64_t kMostRows = 65536;
 constexpr std::int64_t kMostPrefillStep = std::int64_t{1} << 20;
@@ -64,7 +65,9 @@ class Costs {
     limits.schedule.prefill_step_tokens = std::min(options_.prefill_step_tokens, std::max<std::int64_t>(context, 1));
     limits.schedule.prompt_rows = options_.prompt_rows;
     limits.schedule.kv_blocks = rows * planned_kv_blocks(context, 0);
-    limits.head_rows = options_.head_rows > 0 ? options_.head_rows : limits.schedule.rows;
+    // The head is read once for the windows of a few rows; those of many are bound by arithmetic in any case.
+    const std::int64_t in_windows = std::min(limits.schedule.rows * (limits.speculation.depth + 1), kHeadRowsOfWindows);
+    limits.head_rows = options_.head_rows > 0 ? options_.head_rows : std::max(limits.schedule.rows, in_windows);
     limits.context_tokens = context;
     limits.prefix_bytes = options_.prefix_cache_bytes.value_or(0);
     return limits;

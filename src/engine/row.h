@@ -31,7 +31,7 @@ struct DraftsSeen {
     for (std::int64_t j = 0; j < proposals; ++j) ++drafted[static_cast<std::size_t>(j)];
     for (std::int64_t j = 0; j < stood; ++j) ++accepted[static_cast<std::size_t>(j)];
     draft_ms += times.draft_ms;
-    verify_ms += times.verify_ms;
+    verify_ms += times.step_ms();
   }
 };
 

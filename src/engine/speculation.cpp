@@ -93,10 +93,12 @@ class Speculation::Port final : public DraftPort {
         continue;
       }
       EngineRow& row = *speculation_.rows_[static_cast<std::size_t>(picks[i].row)];
-      if (!row.by_ratio() && !advanced(row, choices[i].id)) continue;  // the row's draft ends here
-      row.tokens.push_back(choices[i].id);  // within the capacity reserved at admission: see deepest()
+      ProposalEditor* editor = speculation_.parts_.editor;
+      const std::int32_t id = editor != nullptr ? editor->edit(row, picks[i].t, choices[i].id) : choices[i].id;
+      if (!row.by_ratio() && !advanced(row, id)) continue;  // the row's draft ends here
+      row.tokens.push_back(id);                             // within the capacity reserved at admission: see deepest()
       ++row.drafted;
-      out[i] = {Picked::proposal, choices[i].id};
+      out[i] = {Picked::proposal, id};
     }
   }
 

@@ -45,6 +45,16 @@ class TextDrafter {
   virtual std::int64_t head_depth(const EngineRow&, std::int64_t /*most*/) { return 0; }
 };
 
+// Puts other tokens in the place of those the head proposes, after its passes and at their cost: benches script with it
+// which proposals stand.
+class ProposalEditor {
+ public:
+  virtual ~ProposalEditor() = default;
+  // What is proposed for the token of index `t` in the row's answer instead of `proposed`; row.drafted proposals of the
+  // window are there already.
+  virtual std::int32_t edit(const EngineRow& row, std::int64_t t, std::int32_t proposed) = 0;
+};
+
 class Speculation {
  public:
   struct Parts {
@@ -52,6 +62,7 @@ class Speculation {
     Device* device = nullptr;
     TokenChooser* chooser = nullptr;
     std::unique_ptr<TextDrafter> drafter;  // null: the text's own repetitions, if limits.drafts_text
+    ProposalEditor* editor = nullptr;      // null: the head's proposals as they are
     std::vector<std::int32_t> vocabulary;  // limits.vocabulary_rows tokens, ascending
   };
   struct Room {

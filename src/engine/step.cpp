@@ -65,11 +65,13 @@ Core::Attempt Core::attempt(std::span<Share> shares, const Deliver& deliver) {
     fallible_point("Core: chosen");
     for (Share& share : shares) accept(share, choices);
     stage = Failure::of_drafts;
+    const Clock::time_point judged = Clock::now();
     context = context_of(hidden);
     changes = prepare_follow(shares, context);
     fallible_point("Core: followed");
     stage = Failure::of_step;
-    times_.verify_ms = ms_between(begin, Clock::now()) - times_.draft_ms;
+    times_.commit_ms = ms_between(judged, Clock::now());
+    times_.verify_ms = ms_between(begin, judged) - times_.draft_ms;
     observe(shares);
   } catch (const std::exception& error) {
     changes.clear();

@@ -218,6 +218,7 @@ void DepthController::observe(std::int64_t arm, std::span<const RowOutcome> rows
   counters_.emitted += emitted;
   counters_.draft_ms += times.draft_ms;
   counters_.verify_ms += times.verify_ms;
+  counters_.commit_ms += times.commit_ms;
   rounds_since_drafts_ = drafted ? 0 : rounds_since_drafts_ + 1;
   if (count == 0 || prompts == Prompts::some) return;
 
@@ -225,7 +226,7 @@ void DepthController::observe(std::int64_t arm, std::span<const RowOutcome> rows
   age = drafted ? age + 1 : 0;
   if (!drafted) {
     // What keeping the draft rows aligned costs is part of the plain round.
-    const double ms = times.draft_ms + times.verify_ms;
+    const double ms = times.draft_ms + times.step_ms();
     steps_.note(count, ms);
     const double plain_ms = steps_.likely(count);
     if (!std::exchange(balance_began_, true)) balance_ms_ = kFirstBalance * plain_ms;
@@ -234,11 +235,11 @@ void DepthController::observe(std::int64_t arm, std::span<const RowOutcome> rows
   }
   if (!balance_began_) return;  // the caller drafts without a plan, before any plain step was seen
   const double plain_ms = steps_.likely(count);
-  double spent = times.draft_ms + times.verify_ms;
+  double spent = times.draft_ms + times.step_ms();
   if (forecast_ms_ > 0) spent = std::min(spent, kHiccup * forecast_ms_);
   balance_ms_ += static_cast<double>(emitted) / static_cast<double>(count) * plain_ms - spent;
   balance_ms_ = std::min(balance_ms_, kMostBalance * plain_ms);
-  steps_.note(window, times.verify_ms);
+  steps_.note(window, times.step_ms());
   note_passes(passes_[static_cast<std::size_t>(arm)], times.draft_ms);
 }
 

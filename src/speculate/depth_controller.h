@@ -99,7 +99,9 @@ class DepthController {
   enum class Prompts : std::uint8_t { none, some };
   struct Times {
     double draft_ms = 0;   // passes, heads, choices
-    double verify_ms = 0;  // the step, its head and choices, and the commit
+    double verify_ms = 0;  // the step, its head and choices
+    double commit_ms = 0;  // the draft head follows what stands
+    double step_ms() const { return verify_ms + commit_ms; }
   };
   void observe(std::int64_t arm, std::span<const RowOutcome> rows, const Times& times, Prompts prompts);
 
@@ -107,7 +109,7 @@ class DepthController {
     std::int64_t rounds = 0, rounds_with_drafts = 0, trials = 0;
     std::int64_t emitted = 0;
     std::array<std::int64_t, kMaxDraftDepth> drafted{}, accepted{};  // by place
-    double draft_ms = 0, verify_ms = 0;
+    double draft_ms = 0, verify_ms = 0, commit_ms = 0;
     bool pays = false;  // whether the last plan expected a gain
   };
   const Counters& counters() const { return counters_; }

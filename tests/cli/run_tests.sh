@@ -336,6 +336,24 @@ run 2 bench verify --model "$work/short"; says "the suite verify needs 4 tokens 
 run 2 bench start --model "$work/short"; says "the suite start needs 5 tokens"
 run 0 --jsonl bench decode prompt verify decode --model "$work/short" -n 1; says "the suite prompt has no prompt"; says "the suite verify needs 4 tokens of context, the model has 3: it is left out"
 rows_are '[r["case"] for r in rows if r["suite"] == "decode"][:1] == ["decode context 0"] and len([r for r in rows if r["case"] == "decode context 0"]) == 1'
+run 0 --jsonl bench mtp -n 1 --rows 1,2 --depth 2
+rows_are '[r["suite"] for r in rows] == ["machine"] * 4 + ["mtp"] * (len(rows) - 4)'
+rows_are '{r["case"] for r in rows if r["unit"] == "tok/s"} == {f"rows {n}, {way}" for n in (1, 2) for way in ("plain", "controller", "off", "depth 1", "depth 2")}'
+rows_are '[r for r in rows if r["case"] == "rows 2, plain"][0]["limit"] > 0'
+rows_are '{r["case"]: r for r in rows}["rows 1, depth 2, accepted at place 1"]["value"] > 0.5'
+run 0 --json bench mtp -n 1 --rows 1 --acceptance 0,1 --ways 2,off
+json_is '[r["value"] for r in d["rows"] if "depth 2, accepted" in r["case"] or "depth 2, tokens" in r["case"]]' "[1.0, 0.0, 0.0]"
+json_is '[r["value"] for r in d["rows"] if "off, tokens" in r["case"]]' "[1.0]"
+run 2 bench mtp decode; says "the suite mtp runs alone"
+run 2 bench decode --model "$model" --readings; says "--readings is given, and the suite mtp is not asked for"
+run 2 bench mtp --model "$model"; says "has no MTP head to measure"
+run 2 bench mtp --mtp off; says "has no MTP head to measure"
+run 2 bench mtp --rows 1,0; says '--rows names "0", which is no whole number from 1 to 64'
+run 2 bench mtp --acceptance 0.5,1.5; says '--acceptance names "1.5", which is no share from 0 to 1'
+run 2 bench mtp --acceptance 0.5 --depth 2; says "--acceptance names 1 places, --depth is 2"
+run 2 bench mtp --ways controller,4; says '--ways names "4", which is no way to draft (controller, off, a depth from 1 to 3)'
+run 4 --memory-budget 100MiB bench mtp; says "the budget is 104857600"
+run 3 bench start --model "$small" --layout hf; says "the layout hf was asked for"
 run 2 bench decode --model "$model" -c ""; says '--contexts names ""'
 run 2 bench kernels decode --formats "4 bit, groups of 64" -n 1 --model "$model" -c 9999; prints_nothing
 cp -r "$model" "$work/panels"; rm -rf "$work/panels/.outrider"
