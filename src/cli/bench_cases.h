@@ -27,6 +27,7 @@ struct ShapeCase {
   double amount = 1;
   StepShape shape;
   std::optional<std::size_t> base;  // index within the suite
+  double peak_share = 1;            // of the 16-bit peak that the limit counts with
 };
 // "decode", "prompt", "batch", "verify", or "peers", which is all of them.
 std::vector<ShapeCase> shape_cases(const std::string& suite, const BenchShapes& shapes);

@@ -291,7 +291,7 @@ rows_are() { checks=$((checks + 1)); printf '%s\n' "$out" | python3 -c "import j
 run 0 --jsonl bench decode verify --model "$model" -n 2 --contexts 0,100
 rows_are 'all(list(r) == ["suite","case","value","unit","limit","of_limit","peer","peer_value","ratio"] for r in rows)'
 rows_are '[r["case"] for r in rows if r["suite"] == "decode"] == ["decode context 0", "decode context 100", "decode context 0, over the prediction of fit"]'
-rows_are '[(r["case"], r["unit"]) for r in rows if r["suite"] == "verify"] == [("verify 1", "ms"), ("verify 2", "x"), ("verify 3", "x"), ("verify 4", "x")]'
+rows_are '[(r["case"], r["unit"]) for r in rows if r["suite"] == "verify"] == [("verify 1", "ms"), ("verify 2", "x"), ("verify 3", "x"), ("verify 4", "x")] + [(f"verify {n}, limit at 0.6 of the 16 bit peak", "ms") for n in (2, 3, 4)]'
 rows_are '[r["unit"] for r in rows if r["suite"] == "machine"] == ["GB/s", "Gmac/s", "Gmac/s", "Gmac/s"]'
 rows_are 'all(r["value"] > 0 for r in rows) and all(r["peer"] is r["ratio"] is None for r in rows)'
 rows_are 'all(abs(r["of_limit"] - (r["value"] / r["limit"] if r["unit"] == "tok/s" else r["limit"] / r["value"])) < 1e-9 for r in rows if r["limit"])'
