@@ -1,7 +1,7 @@
 // Test support: the byte contract under random schedules (serving.md section 0, runtime.md section 5). Requests join,
-// leave, are cancelled and fail beside each other while drafts of random depth come from a script or the model's head,
-// masks move with them, and any fallible point of a step may throw. Wherever a row stands where its solo run without
-// drafts stood, its logits must have the same bytes.
+// leave, are cancelled and fail beside each other, begin from stored prefixes or cold, while drafts of random depth
+// come from a script or the model's head, masks move with them, and any fallible point of a step may throw. Wherever a
+// row stands where its solo run without drafts stood, its logits must have the same bytes.
 #pragma once
 
 #include <algorithm>
@@ -80,7 +80,7 @@ class RecordingChooser : public BitsChooser {
 // What happened in all episodes.
 struct FuzzCounts {
   std::int64_t episodes = 0, steps = 0, compared = 0, finished = 0, cancelled = 0, faults = 0, failed_rows = 0;
-  std::int64_t scripted_drafts = 0, head_drafts = 0, accepted = 0, window_rows = 0;
+  std::int64_t cached_tokens = 0, scripted_drafts = 0, head_drafts = 0, accepted = 0, window_rows = 0;
 };
 
 // The bits rule. Compares the logits of every choice that stands on a prefix of the solo answer, also where a window

@@ -34,7 +34,9 @@ constexpr const char* kPoints[] = {"Core: drafted",
                                    "MtpRows::prepare_append",
                                    "MtpRows::prepare_filter",
                                    "KvRow::reserve",
-                                   "RecurrentRow::reserve"};
+                                   "RecurrentRow::reserve",
+                                   "PrefixStore::prepare_publish",
+                                   "PrefixStore::restore"};
 
 struct Graph {
   std::unique_ptr<Device> device = make_cpu_device(1);
@@ -152,7 +154,8 @@ class Episode {
       if (steps > kStepsPerToken * tokens_) failure_ = "the episode does not end";
       step();
     }
-    if (failure_.empty() && core_->state_pool().kv().used_blocks() != 0) failure_ = "KV blocks are left in use";
+    const std::int64_t stored = core_->prefix_cache() != nullptr ? core_->prefix_cache()->store().blocks() : 0;
+    if (failure_.empty() && core_->state_pool().kv().used_blocks() != stored) failure_ = "KV blocks are left in use";
     for (const auto& [id, index] : requests_)
       if (failure_.empty() && !answers_[id].finished) failure_ = fmt::format("case {} never finished", index);
     return failure_;
@@ -170,6 +173,7 @@ class Episode {
     limits.speculation.depth = dice_.below(5);
     limits.speculation.depths = SpeculationLimits::Depths::fixed;
     limits.speculation.refresh = dice_.one_of(2) ? Refresh::from_target : Refresh::as_drafted;
+    if (!dice_.one_of(3)) limits.prefix_bytes = static_cast<std::uint64_t>(dice_.below(1 << (14 + dice_.below(8))));
     if (dice_.one_of(6)) limits.speculation.head = SpeculationLimits::Head::ignore;
     model_.fault_token = static_cast<std::int32_t>(graph.model->declaration().vocab - 1);
     return limits;
@@ -247,6 +251,7 @@ class Episode {
     const FuzzCase& known = cases_[static_cast<std::size_t>(requests_.at(id))];
     const std::string error = answer.last.error ? answer.last.error->code : "";
     counts_.accepted += answer.last.timings.draft_n_accepted;
+    counts_.cached_tokens += answer.last.usage.cached_tokens;
     const bool prefix = answer.ids.size() <= known.answer.size() &&
                         std::equal(answer.ids.begin(), answer.ids.end(), known.answer.begin());
     const bool whole = answer.ids == known.answer && answer.last.finish == known.finish && error == known.error;
@@ -315,9 +320,9 @@ TEST_P(IdentityFuzz, RandomSchedulesOfEightRowsChangeNoBit) {
   const FuzzCounts& n = fuzz.counts;
   std::cout << fmt::format(
       "{}: {} episodes, {} steps, {} choices compared by their logits, {} requests as alone, {} cancelled, {} faults "
-      "that ended {} rows, {} scripted and {} head drafts, {} accepted\n",
+      "that ended {} rows, {} scripted and {} head drafts, {} accepted, {} tokens from stored prefixes\n",
       GetParam(), n.episodes, n.steps, n.compared, n.finished, n.cancelled, n.faults, n.failed_rows, n.scripted_drafts,
-      n.head_drafts, n.accepted);
+      n.head_drafts, n.accepted, n.cached_tokens);
   // What the schedules are for has happened.
   EXPECT_GT(n.compared, 2 * n.steps);
   EXPECT_GT(n.finished, n.steps / 20);
@@ -325,6 +330,7 @@ TEST_P(IdentityFuzz, RandomSchedulesOfEightRowsChangeNoBit) {
   EXPECT_GT(n.faults, n.steps / 50);
   EXPECT_GT(n.scripted_drafts, n.steps / 5);
   EXPECT_GT(n.accepted, n.steps / 4);
+  EXPECT_GT(n.cached_tokens, n.steps);
   if (graph.model->native_draft() != nullptr) EXPECT_GT(n.head_drafts, n.steps / 5);
 }
 
