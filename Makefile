@@ -32,12 +32,16 @@ run: build
 	  echo "the small model that comes with the program answers instead; it continues technical text" >&2; \
 	  build/outrider run -p "$(PROMPT)"; fi
 
-# MiniCPM5-1B's shape with random weights is made once under the user's cache.
+# Shapes with random weights are made once under the user's cache: MiniCPM5-1B's, and Qwen3.5-0.8B's with an MTP head.
 BENCH_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outrider
 BENCH_MODEL := $(BENCH_CACHE)/bench/minicpm5-1b-4bit
+BENCH_MTP_MODEL := $(BENCH_CACHE)/bench/qwen3.5-0.8b-4bit
 bench: build
 	@[ -d $(BENCH_MODEL) ] || { mkdir -p $(BENCH_CACHE)/bench && python3 bench/make_model.py $(BENCH_MODEL); }
+	@[ -d $(BENCH_MTP_MODEL) ] || python3 bench/make_model.py $(BENCH_MTP_MODEL) qwen3.5-0.8b
 	@build/outrider bench kernels
+	@build/outrider bench mtp
+	@build/outrider bench mtp --model $(BENCH_MTP_MODEL) --acceptance 0.85,0.67,0.52
 	@for model in $(BENCH_MODEL) "$$(scripts/fetch_model)"; do \
 	  echo "== $$model" && build/outrider bench decode prompt batch verify start --model "$$model" || exit; done
 	@ls $(BENCH_CACHE)/peers/*/ready >/dev/null 2>&1 || { echo "no peers: bench/peers/setup builds them"; exit 0; }; \

@@ -172,7 +172,9 @@ def main():
     rates = [float(rate) for rate in (sys.argv[3] if len(sys.argv) > 3 else "0.85,0.67,0.52").split(",")]
     L.llama_backend_init()
     L.llama_log_set(only_errors, ctypes.c_void_p(0))
-    model = L.llama_model_load_from_file(path.encode(), L.llama_model_default_params())
+    params = L.llama_model_default_params()
+    params.load_mtp = True
+    model = L.llama_model_load_from_file(path.encode(), params)
     if not model:
         sys.exit(f"cannot load {path}")
     ways = {"plain": Plain(model, threads)}

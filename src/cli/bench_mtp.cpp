@@ -88,6 +88,8 @@ void MtpSuite::define(CLI::App& verb) {
             verb.add_option("--ways", ways_text_,
                             "mtp: beside plain decoding, of controller, off, and fixed depths such as 2 (controller, "
                             "off; without --acceptance each depth too)"),
+            add_whole(verb, "--draft-vocab", vocabulary_,
+                      "mtp: tokens the head may draft from in place of all; 0: all (by the model, as run)", kFromZero),
             verb.add_flag("--readings", readings_,
                           "mtp: acceptance by hidden tap, refresh policy and, where unknown, the norms of the head")};
 }
@@ -116,8 +118,9 @@ std::vector<DraftWay> MtpSuite::ways() const {
 
 void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns) {
   options_ = options;
+  options_->draft_vocabulary_tokens = vocabulary_;
   if (readings_) {
-    check_draft_readings(options);
+    check_draft_readings(*options_);
     return;
   }
   const auto rate = [](std::string_view piece) { return number_within(piece, 0.0, 1.0); };
@@ -139,7 +142,7 @@ void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns) {
           : list_of<std::int64_t>("--rows", rows_text_, fmt::format("whole number from 1 to {}", kMostRows), count);
   std::sort(plan_.rows.begin(), plan_.rows.end());
   plan_.rows.erase(std::unique(plan_.rows.begin(), plan_.rows.end()), plan_.rows.end());
-  DraftBench::check(options, plan_);
+  DraftBench::check(*options_, plan_);
 }
 
 void MtpSuite::run(BenchReport& report, const std::function<void(MachineProbe&)>& tell_machine,
@@ -155,6 +158,8 @@ void MtpSuite::run_ways(BenchReport& report, const std::function<void(MachinePro
   constexpr double kProbeSeconds = 0.05;
   DraftBench bench(*options_, plan_);
   tell_machine(bench.probe());
+  if (const std::int64_t tokens = bench.draft_vocabulary_tokens(); tokens > 0)
+    report.add(std::vector{row_of("draft vocabulary", static_cast<double>(tokens), "tokens")});
   std::vector<std::vector<double>> gains(plan_.ways.size());  // over the counts of rows
   for (const std::int64_t rows : plan_.rows) {
     const MachineLimits limits = bench.probe().measure(kProbeSeconds);

@@ -33,6 +33,7 @@ class MtpSuite {
   std::vector<CLI::Option*> flags_;
   std::string rows_text_, acceptance_text_, ways_text_;
   std::int64_t depth_ = 3;
+  std::optional<std::int64_t> vocabulary_;
   bool readings_ = false;
   std::optional<LoadOptions> options_;
   DraftBenchPlan plan_;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/draft_tokens.h"
 #include "engine/held_prompts.h"
 #include "engine/model_text_source.h"
 #include "engine/speed.h"
+#include "weights/draft_ranking.h"
 #include "weights/local_models.h"
 
 namespace outrider {
@@ -36,12 +38,16 @@ void check_memory(const LoadOptions& options, const DraftBenchPlan& plan, const 
   std::vector<DraftWay> ways = plan.ways;
   ways.push_back({});
   const std::int64_t rows = *std::max_element(plan.rows.begin(), plan.rows.end());
+  const std::uint64_t model_bytes = plan_model(source, options.precision).weight_bytes;
   MemoryPlan all;
+  all.parts[MemoryPart::weights] = model_bytes;
   for (const DraftWay& way : ways) {
     MemoryPlan each = plan_engine(options_of(options, plan, way, rows), source, device, 0).memory;
     for (auto& [part, bytes] : each.parts) {
-      const bool shared = part == MemoryPart::weights || part == MemoryPart::fixed;
-      all.parts[part] = shared ? bytes : all.parts[part] + bytes;
+      if (part == MemoryPart::fixed)
+        all.parts[part] = bytes;
+      else  // the model is there once, a draft vocabulary for each way
+        all.parts[part] += part == MemoryPart::weights ? bytes - model_bytes : bytes;
     }
     all.budget_bytes = each.budget_bytes;
     all.rows = rows;
@@ -110,6 +116,7 @@ DraftBench::DraftBench(const LoadOptions& options, DraftBenchPlan plan)
     const std::optional<ModelText> text = load_text_of(source_->path());
     OUTRIDER_CHECK(text.has_value());
     known_tokens_ = std::min<std::int64_t>(known_tokens_, text->tokenizer.size());
+    indispensable_ = indispensable_tokens(text->tokenizer);
     for (const std::string_view prompt : held_prompts()) {
       prompts_.push_back(text->tokenizer.encode(prompt, AddSpecial::yes, ParseSpecial::no));
       prompts_.back().resize(std::min<std::size_t>(prompts_.back().size(), kMostPromptTokens));
@@ -154,12 +161,22 @@ void DraftBench::record_answer() {
 
 std::unique_ptr<DraftStream> DraftBench::stream(const DraftWay& way, std::int64_t rows) const {
   CoreLimits limits = plan_engine(options_of(options_, plan_, way, rows), *source_, *device_, 0).limits;
-  limits.speculation.depths =
-      way.kind == DraftWay::Kind::fixed ? SpeculationLimits::Depths::fixed : SpeculationLimits::Depths::measured;
+  limits.speculation.depths = way.kind == DraftWay::Kind::fixed ? DraftDepths::fixed : DraftDepths::measured;
   std::unique_ptr<ScriptedAcceptance> script;
   if (!plan_.acceptance.empty() && way.kind != DraftWay::Kind::plain)
     script = std::make_unique<ScriptedAcceptance>(plan_.acceptance, answer_, model_plan_.declaration.vocab);
-  return std::make_unique<DraftStream>(*model_, *device_, limits, known_tokens_, std::move(script));
+  std::vector<std::int32_t> vocabulary;
+  if (const std::int64_t count = limits.speculation.vocabulary_rows; count > 0) {
+    const std::int64_t vocab = model_plan_.declaration.vocab;
+    vocabulary = draft_tokens(count, vocab, indispensable_, {}, read_draft_ranking(source_->path(), vocab));
+  }
+  return std::make_unique<DraftStream>(*model_, *device_, limits, known_tokens_, std::move(vocabulary),
+                                       std::move(script));
+}
+
+std::int64_t DraftBench::draft_vocabulary_tokens() const {
+  const LoadOptions options = options_of(options_, plan_, {DraftWay::Kind::controller, 1}, 1);
+  return plan_engine(options, *source_, *device_, 0).limits.speculation.vocabulary_rows;
 }
 
 DraftBench::Measured DraftBench::measure(std::int64_t rows, const std::function<bool()>& stop) {

@@ -59,6 +59,8 @@ class DraftBench {
   Measured measure(std::int64_t rows, const std::function<bool()>& stop);
 
   MachineProbe& probe() { return *probe_; }
+  // Tokens that drafts may be taken from in place of all; 0: there is no such choice.
+  std::int64_t draft_vocabulary_tokens() const;
   // Tokens a second that plain decoding of so many rows cannot exceed.
   double most_tokens_per_s(std::int64_t rows, const MachineLimits& limits) const;
 
@@ -79,8 +81,9 @@ class DraftBench {
   std::unique_ptr<MachineProbe> probe_;
   ModelPlan model_plan_;
   std::vector<std::vector<std::int32_t>> prompts_;
-  std::int64_t known_tokens_ = 0;     // of the tokenizer
-  std::vector<std::int32_t> answer_;  // to the one prompt of scripted acceptance
+  std::int64_t known_tokens_ = 0;            // of the tokenizer
+  std::vector<std::int32_t> indispensable_;  // of a draft vocabulary
+  std::vector<std::int32_t> answer_;         // to the one prompt of scripted acceptance
 };
 
 }  // namespace outrider

@@ -25,6 +25,7 @@ LoadOptions options_of(LoadOptions options, std::int64_t depth) {
   options.max_rows = options.planned_rows = kRows;
   options.draft_tokens = depth;
   options.text_drafts = TextDrafts::off;
+  options.draft_vocabulary_tokens = 0;
   options.prefill_step_tokens = kMostPromptTokens;
   options.context_tokens = kMostPromptTokens + kAnswerTokens + kAhead + depth + 1;
   return options;
@@ -202,9 +203,9 @@ std::vector<DraftReading> measure_draft_readings(const LoadOptions& options, std
     const std::int64_t known = std::min<std::int64_t>(text->tokenizer.size(), model->declaration().vocab);
     for (const Refresh refresh : {Refresh::from_target, Refresh::as_drafted}) {
       CoreLimits limits = plan_engine(own, *source, *device, 0).limits;
-      limits.speculation.depths = SpeculationLimits::Depths::fixed;
+      limits.speculation.depths = DraftDepths::fixed;
       limits.speculation.refresh = refresh;
-      DraftStream stream(*model, *device, limits, known, nullptr);
+      DraftStream stream(*model, *device, limits, known, {}, nullptr);
       DraftReading measured{*reading.mtp_hidden,
                             reading.mtp_norms.value_or(NormCentre::one),
                             !reading.mtp_norms.has_value(),

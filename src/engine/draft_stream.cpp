@@ -50,12 +50,13 @@ DraftTotals& DraftTotals::operator+=(const DraftTotals& other) {
 }
 
 DraftStream::DraftStream(Model& model, Device& device, const CoreLimits& limits, std::int64_t known_tokens,
-                         std::unique_ptr<ScriptedAcceptance> script)
+                         std::vector<std::int32_t> vocabulary, std::unique_ptr<ScriptedAcceptance> script)
     : script_(std::move(script)),
       core_({.model = &model,
              .device = &device,
              .chooser = std::make_unique<Sampler>(model.declaration().vocab, known_tokens, std::vector<std::int32_t>{}),
              .end_tokens = {},
+             .draft_vocabulary = std::move(vocabulary),
              .editor = script_.get()},
             limits),
       depth_(limits.speculation.depth) {}

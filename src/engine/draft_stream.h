@@ -46,9 +46,9 @@ struct DraftTotals {
 
 class DraftStream {
  public:
-  // model and device are borrowed; `script` may be null.
+  // model and device are borrowed; `script` may be null; `vocabulary`: as many tokens as the limits say, ascending.
   DraftStream(Model& model, Device& device, const CoreLimits& limits, std::int64_t known_tokens,
-              std::unique_ptr<ScriptedAcceptance> script);
+              std::vector<std::int32_t> vocabulary, std::unique_ptr<ScriptedAcceptance> script);
 
   // Submits the requests, no more than rows, and steps until all decode. Error (runtime) when one fails, also below.
   void begin(std::span<const Request> requests);

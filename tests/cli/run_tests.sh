@@ -90,6 +90,18 @@ run 2 logits "$small" --ids 5 --mtp --out "$work/mtp.safetensors"; says "--mtp n
 run 3 models info "$small" --layout hf; says "the layout hf was asked for"
 run 2 models info "$model" --layout hf; says "has one layout only"
 run 3 run "$model" x --mtp on; says "without an MTP head"
+run 2 eval perplexity "$small" --data-path "$here/run_tests.sh" --layout mixed; says "--layout"
+run 3 eval perplexity "$small" --data-path "$here/run_tests.sh" --layout hf; says "the layout hf was asked for"
+
+# --- an installed program finds its model ---
+if [ -f "$(dirname "$program")/cmake_install.cmake" ]; then
+  cmake --install "$(dirname "$program")" --prefix "$work/installed" >"$work/install.log" 2>&1 || failed "cmake --install: $(tail -c 300 "$work/install.log")"
+  out="$(cd "$work" && "$work/installed/bin/outrider" --json run -p "To install the package, run" -m 3 --temp 0 2>"$work/err")"
+  json_is 'd["completion_tokens"]' 3
+  equal "$(cd "$work/installed" && find . -name config.json)" ./share/outrider/models/tiny-qwen3_5-mtp/config.json "where the model is installed"
+else
+  echo "skipped: the program is not in a build folder of CMake, so nothing is installed"
+fi
 
 # --- models that are not there, not named, broken ---
 run 2 convert; says "no MODEL is named"
