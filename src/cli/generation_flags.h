@@ -32,7 +32,8 @@ class GenerationFlags {
     std::optional<double> temperature, top_p, min_p, xtc_probability, xtc_threshold;
     std::optional<double> repetition_penalty, presence_penalty, frequency_penalty;
     std::optional<std::int64_t> repetition_context_size, presence_context_size, frequency_context_size;
-    std::string penalty_scope, sampler_order = "mlx", sampling_defaults = "model", logprobs_mode = "processed", spec_rule = "auto";
+    std::string penalty_scope, sampler_order = "mlx", sampling_defaults = "model", logprobs_mode = "processed",
+                               spec_rule = "auto";
     std::vector<std::string> logit_bias, stop;
     std::string stop_token_ids;
     bool ignore_eos = false, include_stop = false, logprobs = false, spec_fixed_depth = false;

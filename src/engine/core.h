@@ -122,9 +122,11 @@ class Core {
   Outcome outcome_of(const Share& share, std::span<Choice> choices);
   static void emit(EngineRow& row, Choice& choice, Outcome& out);
   void commit(const Share& share, Outcome out, Clock::time_point now) noexcept;
+  Tensor head_of(Tensor hidden, std::span<const std::int64_t> picks, Tensor& picked, std::span<std::uint32_t> faults);
+
+  // scoring.cpp: prompts whose tokens are scored.
   void score(Share& share, Tensor hidden, const Deliver& deliver);
   void score_slice(Share& share, Tensor hidden, std::int64_t first, std::int64_t count, Event& event);
-  Tensor head_of(Tensor hidden, std::span<const std::int64_t> picks, Tensor& picked, std::span<std::uint32_t> faults);
 
   CoreParts parts_;
   CoreLimits limits_;

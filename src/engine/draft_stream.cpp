@@ -56,8 +56,8 @@ DraftStream::DraftStream(Model& model, Device& device, const CoreLimits& limits,
              .device = &device,
              .chooser = std::make_unique<Sampler>(model.declaration().vocab, known_tokens, std::vector<std::int32_t>{}),
              .end_tokens = {},
-             .draft_vocabulary = std::move(vocabulary),
-             .editor = script_.get()},
+             .editor = script_.get(),
+             .draft_vocabulary = std::move(vocabulary)},
             limits),
       depth_(limits.speculation.depth) {}
 

@@ -141,6 +141,7 @@ TEST(DraftVocabularyEngine, RefusesOneThatCannotHoldWhatItMust) {
 
 TEST(DraftScoringEngine, RefusesWhatDoesNotFitBesideThePlan) {
   LoadOptions options = tiny_options();
+  options.prefix_cache_bytes = 0;  // would shrink with the budget
   options.memory_budget_bytes = plan_memory(options).planned_bytes;
   const std::vector<std::int32_t> ids(200, 7);
   const auto score = [&] {

@@ -339,6 +339,19 @@ TEST_P(PrefixIdentity, WarmIsColdWithDraftsOfTheHead) {
   EXPECT_GE(cached[2], 256);
 }
 
+// max_tokens 0: the prompt is only evaluated, for those who begin alike.
+TEST_P(PrefixIdentity, APromptThatIsOnlyEvaluatedIsStored) {
+  prepare(bits);
+  Rig rig(*graph_.model, *graph_.device, keeping(drafting(core_limits(2, 90, 64, 2048), 3)), bits(),
+          std::make_unique<KnowingDrafter>(expected_));
+  Request evaluated = first_;
+  evaluated.max_tokens = 0;
+  EXPECT_TRUE(rig.answer(evaluated).ids.empty());
+  const Answer warm = rig.answer(first_);
+  EXPECT_EQ(warm.last.usage.cached_tokens, 256);
+  EXPECT_EQ(warm.ids, expected_.at(first_.ids));
+}
+
 // A cache too small for everything, with rows beside each other.
 TEST_P(PrefixIdentity, ABatchInATinyCacheChangesNoBit) {
   prepare(bits);

@@ -77,6 +77,8 @@ struct EngineRow {
     roll.roll_back();
   }
   bool generates() const { return request.want == Want::generate && request.max_tokens > 0; }
+  // Whether the draft head follows it: to draft, or for those who begin alike.
+  bool keeps_drafts() const { return generates() || (request.want == Want::generate && prefix); }
   bool by_ratio() const { return request.spec_rule == SpecRule::ratio; }
   std::span<float> scores_of_draft(std::int64_t j, std::int64_t vocab) {
     return draft_scores.as<float>().subspan(static_cast<std::size_t>(j * vocab), static_cast<std::size_t>(vocab));

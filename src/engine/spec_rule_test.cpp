@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "engine/processors.h"
+#include "engine/rolled_state.h"
 #include "engine/sampler.h"
 #include "engine/scripted_model.h"
 #include "speculate/acceptance.h"
@@ -137,7 +138,38 @@ struct Rig {
 
 constexpr std::int64_t kLength = 4;
 
-Request sampled(SpecRule rule, std::int64_t seed) {
+// Behind n tokens of the answer every third token is forbidden, others for another n.
+class EveryThird : public RolledState {
+ public:
+  static bool allows(std::int64_t n, std::int64_t id) { return (id + n) % 3 != 0; }
+  static std::vector<std::uint32_t> bits(std::int64_t n) {
+    std::vector<std::uint32_t> words(static_cast<std::size_t>(mask_words(kVocab)));
+    for (std::int64_t id = 0; id < kVocab; ++id)
+      if (allows(n, id)) words[static_cast<std::size_t>(id / 32)] |= 1U << (id % 32);
+    return words;
+  }
+  std::unique_ptr<RolledState> clone() const override { return std::make_unique<EveryThird>(*this); }
+  bool mask(std::span<std::uint32_t> allowed) override {
+    std::ranges::copy(bits(n_), allowed.begin());
+    return true;
+  }
+  std::int64_t forced(std::span<std::int32_t>) override { return 0; }
+  bool advance(std::int32_t id) override {
+    if (!allows(n_, id)) return false;
+    ++n_;
+    return true;
+  }
+  void roll_back(std::int64_t count) noexcept override { n_ -= count; }
+  void keep() noexcept override {}
+  bool complete() const override { return false; }
+
+ private:
+  std::int64_t n_ = 0;
+};
+
+enum class Masks { none, every_third };
+
+Request sampled(SpecRule rule, std::int64_t seed, Masks masks = Masks::none) {
   Request request;
   request.ids = {3, 1, 4};
   request.max_tokens = kLength;
@@ -148,17 +180,21 @@ Request sampled(SpecRule rule, std::int64_t seed) {
   request.sampling.seed = seed;
   request.spec_rule = rule;
   request.draft_depths = DraftDepths::fixed;
+  if (masks == Masks::every_third) request.rolled = std::make_shared<EveryThird>();
   return request;
 }
 
 // The distribution of the next token of such a request, by the real processors and filters.
-std::vector<std::pair<std::int32_t, double>> target_of(const std::vector<std::int32_t>& tokens) {
+std::vector<std::pair<std::int32_t, double>> target_of(const std::vector<std::int32_t>& tokens, Masks masks) {
   const Request request = sampled(SpecRule::automatic, 0);
   const std::int32_t ends[] = {7};
   const auto prompt = std::ssize(request.ids);
   std::vector<float> z = TargetWithHead::logits_of(tokens);
   z.resize(kTokens);
-  apply_processors(z, {&request.sampling, tokens, prompt, std::ssize(tokens) - prompt, 0, ends});
+  ChoosingRow choosing{&request.sampling, tokens, prompt, std::ssize(tokens) - prompt, 0, ends};
+  const std::vector<std::uint32_t> bits = EveryThird::bits(choosing.t);
+  if (masks == Masks::every_third) choosing.allowed = bits;
+  apply_processors(z, choosing);
   double sum = 0;
   for (const float value : z) sum += std::exp(static_cast<double>(value));
   std::vector<Candidate> all;
@@ -178,26 +214,25 @@ using Pair = std::pair<std::int32_t, std::int32_t>;
 // Of the answers' tokens i and i + 1.
 using PairTables = std::array<std::map<Pair, double>, kLength - 1>;
 
-const PairTables& expected_shares() {
-  static const PairTables tables = [] {
-    PairTables made;
-    const auto walk = [&](const auto& self, std::vector<std::int32_t> tokens, double share) -> void {
-      const std::size_t generated = tokens.size() - sampled(SpecRule::automatic, 0).ids.size();
-      if (generated == kLength) {
-        for (std::size_t i = 0; i + 1 < kLength; ++i)
-          made[i][{tokens[tokens.size() - kLength + i], tokens[tokens.size() - kLength + i + 1]}] += share;
-        return;
-      }
-      for (const auto& [id, of_it] : target_of(tokens)) {
-        tokens.push_back(id);
-        self(self, tokens, share * of_it);
-        tokens.pop_back();
-      }
-    };
-    walk(walk, sampled(SpecRule::automatic, 0).ids, 1);
-    return made;
-  }();
-  return tables;
+const PairTables& expected_shares(Masks masks) {
+  static std::map<Masks, PairTables> known;
+  const auto [found, fresh] = known.try_emplace(masks);
+  PairTables& made = found->second;
+  const std::vector<std::int32_t> prompt = sampled(SpecRule::automatic, 0).ids;
+  const auto walk = [&](const auto& self, std::vector<std::int32_t> tokens, double share) -> void {
+    if (tokens.size() == prompt.size() + kLength) {
+      for (std::size_t i = 0; i + 1 < kLength; ++i)
+        made[i][{tokens[prompt.size() + i], tokens[prompt.size() + i + 1]}] += share;
+      return;
+    }
+    for (const auto& [id, of_it] : target_of(tokens, masks)) {
+      tokens.push_back(id);
+      self(self, tokens, share * of_it);
+      tokens.pop_back();
+    }
+  };
+  if (fresh) walk(walk, prompt, 1);
+  return made;
 }
 
 // Upper 0.1 % point of chi-square (Wilson and Hilferty).
@@ -207,6 +242,7 @@ double critical(double degrees) {
 }
 
 struct Sampled {
+  Masks masks = Masks::none;
   PairTables counts;
   std::int64_t draws = 0, drafted = 0, accepted = 0;
   // The largest chi-square of a table over its critical value: above 1 the distribution is another.
@@ -215,7 +251,7 @@ struct Sampled {
     for (std::size_t i = 0; i < counts.size(); ++i) {
       double sum = 0, rare_expected = 0, rare_seen = static_cast<double>(draws);
       int cells = 0;
-      for (const auto& [pair, share] : expected_shares()[i]) {
+      for (const auto& [pair, share] : expected_shares(masks)[i]) {
         const double expected = share * static_cast<double>(draws);
         const auto found = counts[i].find(pair);
         const double seen = found == counts[i].end() ? 0 : found->second;
@@ -236,13 +272,14 @@ struct Sampled {
   }
 };
 
-Sampled draw_many(Rig& rig, SpecRule rule, std::int64_t draws, std::int64_t first_seed) {
+Sampled draw_many(Rig& rig, SpecRule rule, std::int64_t draws, std::int64_t first_seed, Masks masks = Masks::none) {
   constexpr std::int64_t kAtOnce = 128;
   for (std::int64_t i = 0; i < draws; ++i) {
-    rig.submit(sampled(rule, first_seed + i));
+    rig.submit(sampled(rule, first_seed + i, masks));
     if (i % kAtOnce == kAtOnce - 1 || i + 1 == draws) rig.run();
   }
   Sampled out;
+  out.masks = masks;
   out.draws = draws;
   for (const auto& [id, answer] : rig.answers) {
     EXPECT_EQ(std::ssize(answer.ids), kLength);
@@ -258,19 +295,27 @@ constexpr std::int64_t kDraws = 5000;
 struct Case {
   SpecRule rule;
   Rig::Speculating how;
+  Masks masks = Masks::none;
 };
 
 TEST(SpecRule, DraftsLeaveTheDistributionOfPlainSampling) {
   Rig plain({});
   EXPECT_LT(draw_many(plain, SpecRule::automatic, kDraws, 1'000'000).worst(), 1);
+  Rig masked({});
+  EXPECT_LT(draw_many(masked, SpecRule::automatic, kDraws, 500'000, Masks::every_third).worst(), 1);
   std::int64_t first_seed = 2'000'000;
-  for (const auto& [rule, how] :
+  for (const auto& [rule, how, masks] :
        {Case{SpecRule::ratio, {Drafts::of_the_head, 1}}, Case{SpecRule::ratio, {Drafts::of_the_head, 3}},
         Case{SpecRule::ratio, {Drafts::of_the_head, 3, {0, 2, 5, 6, 8, 100}}},
-        Case{SpecRule::ratio, {Drafts::of_a_text, 3}}, Case{SpecRule::coupled, {Drafts::of_the_head, 3}}}) {
+        Case{SpecRule::ratio, {Drafts::of_a_text, 3}}, Case{SpecRule::coupled, {Drafts::of_the_head, 3}},
+        // A draft that a mask forbids is decided as a rejection.
+        Case{SpecRule::ratio, {Drafts::of_the_head, 3}, Masks::every_third},
+        Case{SpecRule::ratio, {Drafts::of_a_text, 3}, Masks::every_third},
+        Case{SpecRule::coupled, {Drafts::of_the_head, 3}, Masks::every_third}}) {
     Rig rig(how);
-    const Sampled sampled = draw_many(rig, rule, kDraws, first_seed += 1'000'000);
-    EXPECT_LT(sampled.worst(), 1) << "rule " << static_cast<int>(rule) << ", depth " << how.depth;
+    const Sampled sampled = draw_many(rig, rule, kDraws, first_seed += 1'000'000, masks);
+    EXPECT_LT(sampled.worst(), 1) << "rule " << static_cast<int>(rule) << ", depth " << how.depth << ", masks "
+                                  << static_cast<int>(masks);
     // Both fates occur, or the test says nothing.
     EXPECT_GT(sampled.accepted, sampled.drafted / 50);
     EXPECT_LT(sampled.accepted, sampled.drafted * 49 / 50);
