@@ -312,7 +312,7 @@ json_is '[r["case"] for r in d["rows"] if r["suite"] != "machine"]' "['prompt 7'
 run 0 bench decode --model "$model" -n 1 -c 5; prints "decode context 5"; prints "% of"
 run 0 --jsonl bench start --model "$model" -n 1; rows_are '[(r["case"], r["unit"]) for r in rows if r["suite"] == "start"] == [("start ids 4", "ms"), ("start text", "ms")]'
 run 0 --jsonl bench start --model "$goldens/mlx_b4_g64" -n 1; rows_are '[r["case"] for r in rows if r["suite"] == "start"] == ["start ids 4"]'
-run 2 bench decod; says 'there is no suite "decod" (there are kernels, decode, prompt, batch, verify, start, peers)'; says "did you mean decode?"
+run 2 bench decod; says 'there is no suite "decod" (there are kernels, decode, prompt, batch, verify, start, peers, mtp)'; says "did you mean decode?"
 run 2 bench decode --model "$model" --contexts 2048; says '--contexts names "2048", which is no whole number from 0 to 2047'
 run 2 bench prompt --model "$model" --prompts 0; says '--prompts names "0"'
 run 2 bench prompt --model "$model" --prompts 4,5x; says '--prompts names "5x"'
