@@ -229,7 +229,7 @@ void DepthController::observe(std::int64_t arm, std::span<const RowOutcome> rows
     const double ms = times.draft_ms + times.step_ms();
     steps_.note(count, ms);
     const double plain_ms = steps_.likely(count);
-    if (!std::exchange(balance_began_, true)) balance_ms_ = kFirstBalance * plain_ms;
+    if (!std::exchange(balance_began_, true)) balance_ms_ = first_balance(count) * plain_ms;
     balance_ms_ = std::min(balance_ms_ + kAllowance * ms, kMostBalance * plain_ms);
     return;
   }

@@ -6,9 +6,9 @@
 //
 // What trials and errors may cost is bounded by a balance: a plain round adds kAllowance of its time to it, a round of
 // drafts adds what it gained or takes what it lost against plain steps, and a round that could lose more than the
-// balance is not begun. So the time of any run is at most 1 + kAllowance times that of plain steps, plus kFirstBalance
-// steps and what one round exceeds its forecast by: never below 0.98x in the long run, whatever acceptance and costs
-// do.
+// balance is not begun. So the time of any run is at most 1 + kAllowance times that of plain steps, plus
+// first_balance() steps and what one round exceeds its forecast by: never below 0.98x in the long run, whatever
+// acceptance and costs do.
 //
 // Deterministic: it sees no clock, only the measurements it is given.
 #pragma once
@@ -69,7 +69,8 @@ class CostTable {
 class DepthController {
  public:
   static constexpr double kAllowance = 0.01;
-  static constexpr double kFirstBalance = 4;  // plain steps
+  // Plain steps of `rows` rows: what the first proposal may cost while nothing is known of it.
+  static constexpr double first_balance(std::int64_t rows) { return 1 + 3 / static_cast<double>(rows); }
 
   // An arm is a way to draft that rows share in a round: the full head, or a draft vocabulary. `rows`: most of a step.
   struct Limits {

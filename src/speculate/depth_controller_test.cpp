@@ -323,7 +323,7 @@ TEST(DepthController, StepsWithPromptsTeachNothingAboutCosts) {
   for (int i = 0; i < 100; ++i) controller.observe(0, {&plain, 1}, {0, 500}, Controller::Prompts::some);
   EXPECT_EQ(controller.balance_ms(), 0);
   controller.observe(0, {&plain, 1}, {0, 20}, Controller::Prompts::none);
-  EXPECT_NEAR(controller.balance_ms(), Controller::kFirstBalance * 20 + Controller::kAllowance * 20, 1e-9);
+  EXPECT_NEAR(controller.balance_ms(), Controller::first_balance(1) * 20 + Controller::kAllowance * 20, 1e-9);
 }
 
 TEST(DepthController, TheSameMeasurementsGiveTheSameDepths) {
