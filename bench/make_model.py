@@ -19,6 +19,13 @@ SEED = 5
 DISTINCT_SCALES = 1 << 16
 
 
+def pieces(size, most=1 << 26):
+    """Sizes of the parts of `size` bytes: a call draws less than 256 MiB, and the bytes are those of one call."""
+    while size > 0:
+        yield min(size, most)
+        size -= most
+
+
 class Llama:
     """MiniCPM5-1B: the llama family, untied."""
     width, layers, heads, kv_heads, head_width, ffn, vocab = 1536, 24, 16, 2, 128, 4608, 130560
@@ -196,7 +203,8 @@ def main(target, shape):
     with open(part / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, rows, inputs, bits in shape.linears():
-            file.write(draw.randbytes(rows * inputs * bits // 8))
+            for size in pieces(rows * inputs * bits // 8):
+                file.write(draw.randbytes(size))
             for block in scales[bits]:
                 file.write(repeated(block, rows * inputs // GROUP * 2))
         for _, dtype, _, values in plain:

@@ -34,6 +34,8 @@ nlohmann::ordered_json timings_json(const Answered& answer) {
           {"draft_n_accepted", t.draft_n_accepted},
           {"draft_ms", t.draft_ms},
           {"verify_ms", t.verify_ms},
+          {"commit_ms", t.commit_ms},
+          {"rounds", t.rounds},
           {"accepted_per_depth", std::span(t.accepted_per_depth).first(t.depths)}};
 }
 
@@ -131,11 +133,14 @@ std::string stats_table(const Engine& engine, const Answered& answer) {
   row("prompt", fmt::format("{} tokens, {:.2f} ms; {} cached", t.prompt_n, t.prompt_ms, t.cache_n));
   row("first token after", fmt::format("{:.2f} ms", t.ttft_ms));
   row("decode", fmt::format("{} tokens, {:.2f} ms", t.predicted_n, t.predicted_ms));
-  row("drafts", t.draft_n == 0 ? std::string("none")
-                               : fmt::format("{} of {} accepted ({:.2f} by place), {:.2f} ms beside {:.2f} ms of steps",
-                                             t.draft_n_accepted, t.draft_n,
-                                             fmt::join(std::span(t.accepted_per_depth).first(t.depths), ", "),
-                                             t.draft_ms, t.verify_ms));
+  row("drafts", t.draft_n == 0
+                    ? std::string("none")
+                    : fmt::format("{} of {} accepted ({:.2f} by place), {:.2f} tokens a round", t.draft_n_accepted,
+                                  t.draft_n, fmt::join(std::span(t.accepted_per_depth).first(t.depths), ", "),
+                                  static_cast<double>(t.predicted_n - 1) / static_cast<double>(t.rounds)));
+  if (t.rounds > 0)
+    row("rounds", fmt::format("{}: {:.2f} ms of drafts, {:.2f} of verifying, {:.2f} of following", t.rounds, t.draft_ms,
+                              t.verify_ms, t.commit_ms));
   const Engine::DraftHead head = engine.draft_head();
   row("MTP head", head.state == Engine::DraftHead::State::none     ? std::string("none")
                   : head.state == Engine::DraftHead::State::in_use ? std::string("in use")

@@ -48,9 +48,8 @@ void add_rounds(std::vector<BenchRow>& out, const std::string& name, const Draft
   const auto of_round = [&](double ms) { return t.rounds > 0 ? ms / static_cast<double>(t.rounds) : 0; };
   out.push_back(row_of(name + ", tokens of a round", t.accepted_length(), "x"));
   for (std::size_t i = 0; i < t.drafted.size() && t.drafted[i] > 0; ++i) {
-    // Given that those before it stood: a proposal behind one that does not stand is not tried.
-    const std::int64_t tried = i == 0 ? t.drafted[0] : std::min(t.accepted[i - 1], t.drafted[i]);
-    out.push_back(row_of(fmt::format("{}, accepted at place {}", name, i + 1), share(t.accepted[i], tried), "x"));
+    out.push_back(
+        row_of(fmt::format("{}, accepted at place {}", name, i + 1), share(t.accepted[i], t.reached[i]), "x"));
     out.push_back(row_of(fmt::format("{}, drafted at place {}", name, i + 1), share(t.drafted[i], t.row_rounds), "x"));
   }
   out.push_back(row_of(name + ", draft of a round", of_round(t.draft_ms), "ms"));
@@ -120,7 +119,7 @@ void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns) {
   options_ = options;
   options_->draft_vocabulary_tokens = vocabulary_;
   if (readings_) {
-    check_draft_readings(*options_);
+    check_draft_readings(*options_, depth_);
     return;
   }
   const auto rate = [](std::string_view piece) { return number_within(piece, 0.0, 1.0); };

@@ -156,6 +156,8 @@ class ConvertVerb : public Verb {
     const std::int64_t tokens = text->tokenizer.size();
     if (count > tokens)
       throw Error(ErrorKind::usage, fmt::format("--draft-vocab is {}, the tokenizer has {} tokens", count, tokens));
+    // What a load would refuse is refused here.
+    draft_tokens(count, tokens, indispensable_tokens(text->tokenizer), {}, {});
     std::vector<std::int32_t> ids;
     if (!draft_text_.empty())
       ids = text->tokenizer.encode(read_text_file(draft_text_, kMostTextBytes), AddSpecial::no, ParseSpecial::no);

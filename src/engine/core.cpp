@@ -62,7 +62,7 @@ Core::Core(CoreParts parts, const CoreLimits& limits)
                            std::move(parts_.draft_vocabulary)},
         limits.speculation, with_prefixes(*parts_.model, limits, draft_room(limits)));
   if (const PrefixCapacity prefixes = prefixes_of(*parts_.model, limits); prefixes.blocks > 0)
-    prefix_ = std::make_unique<PrefixCache>(pool_, speculation_.get(),
+    prefix_ = std::make_unique<PrefixCache>(*parts_.model, pool_, speculation_.get(),
                                             PrefixCache::parts_of(*parts_.model, limits.speculation), prefixes,
                                             parts_.model_key);
 }

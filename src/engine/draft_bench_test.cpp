@@ -97,10 +97,10 @@ TEST(DraftBench, RefusesWhatItCannotMeasure) {
   options = small_model();
   options.reading.mtp = MtpUse::off;
   EXPECT_THROW(DraftBench::check(options, {{}, {1}, 1, {1}}), Error);
-  EXPECT_THROW(check_draft_readings(options), Error);
+  EXPECT_THROW(check_draft_readings(options, 3), Error);
   options.reading.mtp = MtpUse::automatic;
   DraftBench::check(options, {{}, {1}, 1, {1}});
-  check_draft_readings(options);
+  check_draft_readings(options, 3);
 }
 
 TEST(DraftBench, FindsWhereAGainEnds) {

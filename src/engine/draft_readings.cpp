@@ -174,16 +174,17 @@ std::optional<ReadingLead> lead_of(std::span<const DraftReading> readings) {
       name_of_source(best), name_of_source(second), {a.value - b.value, n > 1 ? std::sqrt(n / (n - 1) * squares) : 0}};
 }
 
-void check_draft_readings(const LoadOptions& options) {
+void check_draft_readings(const LoadOptions& options, std::int64_t depth) {
   const auto device = make_cpu_device(options.threads);
   for (const SourceOptions& reading : source_readings(options)) {
-    LoadOptions own = options_of(options, 1);
+    LoadOptions own = options_of(options, depth);
     own.reading = reading;
     const auto source = open_with_head(own);
-    if (estimated_text_bytes(source->path()) == 0)
+    const std::uint64_t text_bytes = estimated_text_bytes(source->path());
+    if (text_bytes == 0)
       throw Error(ErrorKind::usage, fmt::format("{} has no tokenizer for the held prompts", options.model),
                   "put its tokenizer.json beside the weights");
-    if (const MemoryPlan memory = plan_engine(own, *source, *device, 0).memory; !memory.fits())
+    if (const MemoryPlan memory = plan_engine(own, *source, *device, text_bytes).memory; !memory.fits())
       throw over_budget(memory);
   }
 }

@@ -57,6 +57,6 @@ std::optional<ReadingLead> lead_of(std::span<const DraftReading> readings);
 std::vector<DraftReading> measure_draft_readings(const LoadOptions& options, std::int64_t depth,
                                                  const std::function<bool()>& stop);
 // The same errors, without loading anything.
-void check_draft_readings(const LoadOptions& options);
+void check_draft_readings(const LoadOptions& options, std::int64_t depth);
 
 }  // namespace outrider

@@ -41,9 +41,11 @@ DraftTotals& DraftTotals::operator+=(const DraftTotals& other) {
   draft_ms += other.draft_ms;
   verify_ms += other.verify_ms;
   drafted.resize(std::max(drafted.size(), other.drafted.size()));
+  reached.resize(drafted.size());
   accepted.resize(drafted.size());
   for (std::size_t i = 0; i < other.drafted.size(); ++i) {
     drafted[i] += other.drafted[i];
+    reached[i] += other.reached[i];
     accepted[i] += other.accepted[i];
   }
   return *this;
@@ -97,6 +99,7 @@ void DraftStream::begin(std::span<const Request> requests) {
 DraftTotals DraftStream::advance(std::int64_t tokens) {
   DraftTotals out;
   out.drafted.resize(static_cast<std::size_t>(depth_));
+  out.reached.resize(static_cast<std::size_t>(depth_));
   out.accepted.resize(static_cast<std::size_t>(depth_));
   const auto counters = [this] {
     return core_.speculation() != nullptr ? core_.speculation()->counters() : DepthController::Counters{};
@@ -117,6 +120,7 @@ DraftTotals DraftStream::advance(std::int64_t tokens) {
   if (depth_ == 0) out.verify_ms = out.ms;  // nothing else is told apart
   for (std::size_t i = 0; i < out.drafted.size(); ++i) {
     out.drafted[i] = after.drafted[i] - before.drafted[i];
+    out.reached[i] = after.reached[i] - before.reached[i];
     out.accepted[i] = after.accepted[i] - before.accepted[i];
   }
   return out;

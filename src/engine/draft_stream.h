@@ -34,7 +34,7 @@ class ScriptedAcceptance final : public ProposalEditor {
 struct DraftTotals {
   std::int64_t rounds = 0, row_rounds = 0, tokens = 0;  // row_rounds: rounds times the rows in them
   double ms = 0, draft_ms = 0, verify_ms = 0;
-  std::vector<std::int64_t> drafted, accepted;  // by place
+  std::vector<std::int64_t> drafted, reached, accepted;  // by place; reached: those before it stood
 
   double tokens_per_s() const { return ms > 0 ? 1e3 * static_cast<double>(tokens) / ms : 0; }
   // Tokens that a row emits in a round.

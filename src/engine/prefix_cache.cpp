@@ -51,14 +51,25 @@ PrefixParts PrefixCache::parts_of(const Model& model, const SpeculationLimits& l
   return parts;
 }
 
-PrefixCache::PrefixCache(StatePool& pool, Speculation* speculation, const PrefixParts& parts,
+PrefixCache::PrefixCache(const Model& model, StatePool& pool, Speculation* speculation, const PrefixParts& parts,
                          const PrefixCapacity& capacity, std::string model_key)
-    : speculation_(speculation),
-      store_(pool, speculation != nullptr ? speculation->draft_pool() : nullptr, parts, capacity),
-      root_(prefix_root(model_key, {})) {}
+    : model_(model), pool_(pool), speculation_(speculation), model_key_(std::move(model_key)) {
+  store_.emplace(pool, speculation != nullptr ? speculation->draft_pool() : nullptr, parts, capacity);
+}
+
+// Once the draft head is given up, states are stored without its part: what had one begins anew.
+void PrefixCache::forget_head() {
+  if (store_->parts().hidden_width == 0 || speculation_->has_head()) return;
+  PrefixParts parts = store_->parts();
+  const PrefixCapacity capacity = store_->capacity();
+  parts.draft_block_bytes = 0;
+  parts.hidden_width = 0;
+  store_.emplace(pool_, nullptr, parts, capacity);
+}
 
 void PrefixCache::begin(EngineRow& row) noexcept {
   row.prefix.reset();
+  row.draft_start.reset();
   row.cached_tokens = 0;
   if (!row.request.cache_prompt || row.request.want != Want::generate) return;
   try {
@@ -77,19 +88,20 @@ void PrefixCache::give_up(const EngineRow& row, std::string_view what, const std
 }
 
 void PrefixCache::restore(EngineRow& row) {
-  PrefixProgress progress{PrefixChain(root_), {}, {}, 0, 0};
+  const std::string key = fmt::format("{}; length class {}", model_key_, model_.length_class(row.planned_tokens));
+  PrefixProgress progress{PrefixChain(prefix_root(key, {})), {}, {}, 0, 0};
   const std::int64_t usable = (row.prompt_tokens - 1) / kBlockKeys;
   const auto tokens = std::span<const std::int32_t>(row.tokens).first(static_cast<std::size_t>(usable * kBlockKeys));
-  std::optional<PrefixStore::Hit> hit = store_.restore(progress.chain.keys(tokens, usable), tokens);
+  std::optional<PrefixStore::Hit> hit = store_->restore(progress.chain.keys(tokens, usable), tokens);
   const std::int64_t restored = hit ? hit->tokens : 0;
   progress.offered = restored / kBlockKeys;
 
-  if (!store_.parts().any_block()) {
+  if (!store_->parts().any_block()) {
     // Whole entries: no farther than the store's blocks reach.
-    const std::int64_t reach = std::min(row.prompt_tokens, store_.capacity().blocks * kBlockKeys + 1);
+    const std::int64_t reach = std::min(row.prompt_tokens, store_->capacity().blocks * kBlockKeys + 1);
     std::vector<std::int64_t> marks = row.request.prefix_marks;
     std::erase_if(marks, [&](std::int64_t mark) { return mark >= reach; });
-    progress.checkpoints = checkpoint_positions(reach, marks, store_.capacity().checkpoints);
+    progress.checkpoints = checkpoint_positions(reach, marks, store_->capacity().checkpoints);
     std::erase_if(progress.checkpoints, [&](std::int64_t position) { return position <= restored; });
   }
   std::optional<MtpState> draft;
@@ -106,12 +118,13 @@ void PrefixCache::restore(EngineRow& row) {
 }
 
 void PrefixCache::plan(std::span<const Span> spans) {
+  forget_head();
   std::int64_t wanted = 0;
   for (const auto& [row, tokens] : spans) {
     if (!row->prefix) continue;
     PrefixProgress& progress = *row->prefix;
     progress.due.clear();
-    if (store_.parts().any_block()) continue;
+    if (store_->parts().any_block()) continue;
     const std::int64_t begin = row->state->length(), end = begin + tokens;
     for (const std::int64_t position : progress.checkpoints)
       if (position > begin && position <= end) progress.due.push_back(position);
@@ -120,11 +133,12 @@ void PrefixCache::plan(std::span<const Span> spans) {
     if (of_answer > begin && of_answer >= row->prompt_tokens) progress.due.push_back(of_answer);
     wanted += std::ssize(progress.due);
   }
-  std::int64_t room = wanted > 0 ? store_.make_room_for_checkpoints(wanted) : 0;
+  std::int64_t room = wanted > 0 ? store_->make_room_for_checkpoints(wanted) : 0;
   for (const auto& [row, tokens] : spans) {
     if (!row->prefix) continue;
     std::vector<std::int64_t>& due = row->prefix->due;
-    while (std::ssize(due) > room) due.pop_back();
+    // The last one reaches farthest.
+    if (std::ssize(due) > room) due.erase(due.begin(), due.end() - room);
     room -= std::ssize(due);
   }
 }
@@ -142,8 +156,7 @@ void PrefixCache::publish(const Step& step, EngineRow& row, std::int64_t positio
 
 void PrefixCache::offer(const Step& step, EngineRow& row, std::int64_t position, Tensor hiddens) {
   PrefixProgress& progress = *row.prefix;
-  const PrefixParts& parts = store_.parts();
-  if (parts.hidden_width > 0 && !speculation_->has_head()) return;  // it was given up: no entry would be whole
+  const PrefixParts& parts = store_->parts();
   std::vector<PrefixCheckpoint> checkpoints;
   for (const std::int64_t at : progress.due) {
     if (at > row.state->length()) break;  // behind drafts that did not stand
@@ -167,9 +180,12 @@ void PrefixCache::offer(const Step& step, EngineRow& row, std::int64_t position,
   offer.draft = draft ? &*draft : nullptr;
   offer.checkpoints = checkpoints;
   offer.superseded = end >= row.prompt_tokens ? progress.last_of_answer : 0;
-  store_.prepare_publish(offer).commit();
+  const bool known = store_->has_checkpoint(offer.keys, tokens);
+  store_->prepare_publish(offer).commit();
   progress.offered = blocks;
-  if (end >= row.prompt_tokens) progress.last_of_answer = end;
+  // Only what this row itself has left behind may go when it gets farther.
+  if (end >= row.prompt_tokens)
+    progress.last_of_answer = !known && store_->has_checkpoint(offer.keys, tokens) ? end : 0;
 }
 
 }  // namespace outrider

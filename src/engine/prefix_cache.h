@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,9 +37,9 @@ std::vector<std::int64_t> checkpoint_positions(std::int64_t prompt_tokens, std::
 
 class PrefixCache {
  public:
-  // Borrows the pools; speculation: null without.
-  PrefixCache(StatePool& pool, Speculation* speculation, const PrefixParts& parts, const PrefixCapacity& capacity,
-              std::string model_key);
+  // Borrows all three; speculation: null without.
+  PrefixCache(const Model& model, StatePool& pool, Speculation* speculation, const PrefixParts& parts,
+              const PrefixCapacity& capacity, std::string model_key);
 
   static PrefixParts parts_of(const Model& model, const SpeculationLimits& limits);
 
@@ -56,17 +57,20 @@ class PrefixCache {
   // the positions from `position` on, as the head reads them.
   void publish(const Step& step, EngineRow& row, std::int64_t position, Tensor hiddens) noexcept;
 
-  const PrefixStore& store() const { return store_; }
+  const PrefixStore& store() const { return *store_; }
   std::int64_t failures() const { return failures_; }  // restores and offers that were given up
 
  private:
   void give_up(const EngineRow& row, std::string_view what, const std::exception& error) noexcept;
   void restore(EngineRow& row);
+  void forget_head();
   void offer(const Step& step, EngineRow& row, std::int64_t position, Tensor hiddens);
 
+  const Model& model_;
+  StatePool& pool_;
   Speculation* speculation_;
-  PrefixStore store_;
-  Sha256Digest root_;
+  std::string model_key_;
+  std::optional<PrefixStore> store_;  // there from the constructor on
   std::int64_t failures_ = 0;
 };
 

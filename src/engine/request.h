@@ -87,7 +87,8 @@ struct Timings {
   std::int64_t draft_n = 0, draft_n_accepted = 0;
   std::size_t depths = 0;
   std::array<double, 8> accepted_per_depth{};
-  double draft_ms = 0, verify_ms = 0;
+  std::int64_t rounds = 0;  // steps it decoded in
+  double draft_ms = 0, verify_ms = 0, commit_ms = 0;
 };
 
 struct Usage {

@@ -31,6 +31,8 @@ Timings EngineRow::timings(Clock::time_point now) const {
   t.predicted_per_second = per_second(t.predicted_n - 1, t.predicted_ms);
   t.draft_ms = drafts_seen.draft_ms;
   t.verify_ms = drafts_seen.verify_ms;
+  t.commit_ms = drafts_seen.commit_ms;
+  t.rounds = drafts_seen.rounds;
   static_assert(std::tuple_size_v<decltype(t.accepted_per_depth)> == kMaxDraftDepth);
   for (std::size_t& j = t.depths; j < drafts_seen.drafted.size() && drafts_seen.drafted[j] > 0; ++j) {
     t.draft_n += drafts_seen.drafted[j];

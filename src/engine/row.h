@@ -1,6 +1,7 @@
 // One request inside the engine, from submit to its last event (serving.md section 0: a row).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -25,13 +26,16 @@ double ms_between(Clock::time_point begin, Clock::time_point end);
 // What came of a row's drafts.
 struct DraftsSeen {
   std::array<std::int64_t, kMaxDraftDepth> drafted{}, accepted{};  // by place in the window
-  double draft_ms = 0, verify_ms = 0;                              // of the steps it decoded in
+  std::int64_t rounds = 0;
+  double draft_ms = 0, verify_ms = 0, commit_ms = 0;  // of the steps it decoded in
 
   void note(std::int64_t proposals, std::int64_t stood, const DepthController::Times& times) {
     for (std::int64_t j = 0; j < proposals; ++j) ++drafted[static_cast<std::size_t>(j)];
     for (std::int64_t j = 0; j < stood; ++j) ++accepted[static_cast<std::size_t>(j)];
+    ++rounds;
     draft_ms += times.draft_ms;
-    verify_ms += times.step_ms();
+    verify_ms += times.verify_ms;
+    commit_ms += times.commit_ms;
   }
 };
 
@@ -64,7 +68,9 @@ struct EngineRow {
   std::optional<NgramDrafter> text_drafts;  // where the text's own repetitions are proposed
   std::size_t ask = 0;                      // its place in the open round
   DraftSource drafting = DraftSource::head;
-  AlignedBuffer draft_scores;  // SpecRule::ratio with a head: f32 [K][V], the distribution of each of its drafts
+  std::int64_t drafts_asked = 0;    // of the open round
+  std::int64_t drafts_in_vain = 0;  // of them, what was asked for behind `drafted` and may not stand, 0 or 1
+  AlignedBuffer draft_scores;       // SpecRule::ratio with a head: f32 [K][V], the distribution of each of its drafts
   RowAcceptance acceptance;
   DraftsSeen drafts_seen;
 
@@ -79,6 +85,9 @@ struct EngineRow {
   bool generates() const { return request.want == Want::generate && request.max_tokens > 0; }
   // Whether the draft head follows it: to draft, or for those who begin alike.
   bool keeps_drafts() const { return generates() || (request.want == Want::generate && prefix); }
+  bool ends_with(std::int32_t id) const {
+    return !request.sampling.ignore_eos && std::binary_search(end_tokens.begin(), end_tokens.end(), id);
+  }
   bool by_ratio() const { return request.spec_rule == SpecRule::ratio; }
   std::span<float> scores_of_draft(std::int64_t j, std::int64_t vocab) {
     return draft_scores.as<float>().subspan(static_cast<std::size_t>(j * vocab), static_cast<std::size_t>(vocab));

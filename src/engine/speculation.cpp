@@ -267,6 +267,7 @@ void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
     EngineRow& row = *rows[i];
     row.ask = i;
     asks[i] = {row.draft_row, row.tokens.back(), depths[i], row.generated()};
+    row.drafts_in_vain = 0;
     const auto room = std::span(forced[i]).first(static_cast<std::size_t>(depths[i]));
     if (row.drafting == DraftSource::forced) {
       asks[i].forced = room;
@@ -277,6 +278,7 @@ void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
       asks[i].text = &*row.text_drafts;
     }
   }
+  for (EngineRow* row : rows) row->drafts_asked = asks[row->ask].depth;
   Port port(*this, parts_.model->declaration().vocab);
   std::vector<RowResult> results(rows.size());
   try {
@@ -301,8 +303,12 @@ void Speculation::place_drafts(std::span<EngineRow* const> rows) {
       if (!allowed && !row.by_ratio()) break;
       row.tokens.push_back(id);  // within deepest()
       ++row.drafted;
-      if (!allowed) break;
+      if (!allowed || row.ends_with(id)) break;
     }
+    // The head was asked for all of them; a text offers what it has.
+    const std::int64_t asked = row.drafting == DraftSource::head ? row.drafts_asked : std::ssize(round_.proposals(i));
+    const bool ended = row.drafted > 0 && row.ends_with(row.tokens.back());
+    row.drafts_in_vain = row.drafted < asked && !ended && row.drafting != DraftSource::forced ? 1 : 0;
     row.roll.roll_back();
   }
 }
@@ -356,7 +362,8 @@ void Speculation::observe(std::span<const Outcome> rows, const DepthController::
       std::any_of(rows.begin(), rows.end(), [&](const Outcome& o) { return is_fixed(*o.row); }))
     return;
   std::vector<DepthController::RowOutcome> outcomes;
-  for (const Outcome& o : rows) outcomes.push_back({&o.row->acceptance, o.drafted, o.accepted, o.row->drafting});
+  for (const Outcome& o : rows)
+    outcomes.push_back({&o.row->acceptance, o.drafted, o.accepted, o.row->drafting, o.row->drafts_in_vain});
   controller_.observe(arm_, outcomes, times, prompts);
 }
 

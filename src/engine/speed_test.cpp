@@ -107,9 +107,12 @@ TEST(ModelWork, CountsEveryLinearAndTheHead) {
   }
 }
 
-TEST(StepBench, RunsEveryShapeAndKeepsItsContexts) {
+class StepBenchOf : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Graphs, StepBenchOf, testing::Values("models/mlx_b4_g64", "qwen3_5/mtp_pre_norm"));
+
+TEST_P(StepBenchOf, RunsEveryShapeAndKeepsItsContexts) {
   LoadOptions options;
-  options.model = golden("mlx_b4_g64");
+  options.model = std::string(OUTRIDER_SOURCE_DIR "/oracles/goldens/") + GetParam();
   options.threads = 2;
   const std::vector<StepShape> shapes = {{},
                                          {.context = 100},

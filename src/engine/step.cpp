@@ -335,8 +335,7 @@ void Core::emit(EngineRow& row, Choice& choice, Outcome& out) {
   }
   out.event.ids.push_back(choice.id);
   if (choice.logprob) out.event.logprobs.push_back(std::move(*choice.logprob));
-  const bool is_end =
-      std::binary_search(row.end_tokens.begin(), row.end_tokens.end(), choice.id) && !row.request.sampling.ignore_eos;
+  const bool is_end = row.ends_with(choice.id);
   AnswerPiece piece;
   if (!is_end) piece = row.text->push(choice.id, row.look(emitted));
   if (is_end || row.roll.complete())

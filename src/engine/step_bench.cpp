@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "base/random.h"
 #include "base/worker_pool.h"
@@ -36,9 +37,10 @@ std::vector<std::byte> random_f16(std::size_t values, std::uint32_t seed) {
   return bytes;
 }
 
-KvRow filled_row(KvPool& pool, std::int64_t context) {
-  KvRow row(pool);
-  const KvLayout& kv = pool.layout();
+// Positions of random keys and values behind a recurrent state of zeros.
+StateRow filled_row(StatePool& pool, std::int64_t context) {
+  KvRow row(pool.kv());
+  const KvLayout& kv = pool.kv().layout();
   const auto of_token = static_cast<std::size_t>(kv.layers * kv.kv_heads * kv.head_width);
   const std::vector<std::byte> k = random_f16(of_token * kBlockKeys, 1), v = random_f16(of_token * kBlockKeys, 2);
   for (std::int64_t done = 0; done < context; done += kBlockKeys) {
@@ -46,7 +48,24 @@ KvRow filled_row(KvPool& pool, std::int64_t context) {
     const std::size_t bytes = of_token * static_cast<std::size_t>(tokens) * 2;
     row.append({k.data(), bytes}, {v.data(), bytes}, tokens);
   }
-  return row;
+  std::optional<RecurrentRow> recurrent;
+  if (pool.recurrent() != nullptr) {
+    recurrent.emplace(*pool.recurrent());
+    if (context > 0) recurrent->load(context, std::vector<std::byte>(pool.recurrent()->layout().slot_bytes()));
+  }
+  return StateRow(std::move(row), std::move(recurrent));
+}
+
+// Of every row the state it starts from and what a step stores beside it.
+std::int64_t slots_for(std::span<const StepShape> shapes) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> most;
+  for (const StepShape& s : shapes) {
+    std::int64_t& slots = most[{s.rows, s.context}];
+    slots = std::max(slots, 2 + (s.head == StepShape::Head::every ? s.tokens : s.tokens / kPromptStepTokens));
+  }
+  std::int64_t slots = 0;
+  for (const auto& [key, of_a_row] : most) slots += key.first * of_a_row;
+  return slots;
 }
 
 // Error (memory, usage) as the constructor's.
@@ -58,7 +77,7 @@ EnginePlan plan_steps(LoadOptions options, std::span<const StepShape> shapes, co
   options.draft_tokens = 0;
   for (const StepShape& s : shapes) {
     options.context_tokens = std::max(options.context_tokens, s.context + s.tokens);
-    options.max_rows = std::max(options.max_rows, s.rows);
+    options.max_rows = options.planned_rows = std::max(options.max_rows, s.rows);
     options.head_rows = std::max(options.head_rows, s.head == StepShape::Head::every ? s.rows * s.tokens : s.rows);
   }
   EnginePlan plan = plan_engine(options, source, device, 0);
@@ -68,6 +87,11 @@ EnginePlan plan_steps(LoadOptions options, std::span<const StepShape> shapes, co
       static_cast<std::uint64_t>(plan.limits.schedule.kv_blocks) * plan.model.declaration.kv.block_bytes();
   memory.planned_bytes += kv + probe_bytes() - memory.parts[MemoryPart::kv];
   memory.parts[MemoryPart::kv] = kv;
+  if (const RecurrentLayout& recurrent = plan.model.declaration.recurrent; recurrent.layers > 0) {
+    const std::uint64_t slots = static_cast<std::uint64_t>(slots_for(shapes)) * recurrent.slot_bytes();
+    memory.planned_bytes += slots - memory.parts[MemoryPart::recurrent];
+    memory.parts[MemoryPart::recurrent] = slots;
+  }
   memory.parts[MemoryPart::fixed] += probe_bytes();
   memory.rows = options.max_rows;
   if (!memory.fits()) throw over_budget(memory);
@@ -81,7 +105,9 @@ StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
   device_ = make_cpu_device(options.threads);
   plan_ = plan_steps(options, shapes, *source, *device_);
   loaded_ = load_model(*source, options.precision, *device_);
-  pool_ = std::make_unique<KvPool>(plan_.model.declaration.kv, plan_.limits.schedule.kv_blocks);
+  const Declaration& graph = plan_.model.declaration;
+  pool_ = std::make_unique<StatePool>(StateLayout{graph.kv, graph.recurrent},
+                                      StateCapacity{plan_.limits.schedule.kv_blocks, slots_for(shapes)});
   arena_ = std::make_unique<Arena>(loaded_->scratch_bytes(*device_, Core::step_limits(plan_.limits)));
   probe_ = std::make_unique<MachineProbe>(*device_, probe_bytes());
   for (const StepShape& s : shapes) rows_of(s);
@@ -101,17 +127,23 @@ StepBench::Rows& StepBench::rows_of(const StepShape& shape) {
 double StepBench::seconds(const StepShape& shape) {
   Rows& rows = rows_of(shape);
   const std::int64_t most = shape.rows == 1 ? kPromptStepTokens : shape.tokens;
-  for (KvRow& row : rows) row.reserve(shape.tokens);  // may clear blocks: kept out of the time, as it is once in 64
+  const bool window = shape.head == StepShape::Head::every;
+  const auto reserve = [&](std::int64_t tokens) {
+    for (StateRow& row : rows) row.reserve(tokens, {window ? StorePositions::every : StorePositions::at_end});
+  };
+  for (StateRow& row : rows) row.round_begin();
+  reserve(std::min(most, shape.tokens));  // may clear blocks: kept out of the time, as it is once in 64
   enter_float_environment();
   const auto begin = Clock::now();
   for (std::int64_t done = 0; done < shape.tokens; done += most) {
     const std::int64_t tokens = std::min(most, shape.tokens - done);
+    if (done > 0) reserve(tokens);
     const std::int64_t last = done + tokens == shape.tokens ? 1 : 0;
-    step(rows, tokens, shape.context + shape.tokens, shape.head == StepShape::Head::every ? tokens : last);
-    for (KvRow& row : rows) row.advance(tokens);
+    step(rows, tokens, shape.context + shape.tokens, window ? tokens : last);
+    for (StateRow& row : rows) row.advance(tokens);
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  for (KvRow& row : rows) row.truncate(shape.context);
+  for (StateRow& row : rows) row.round_rollback(0);
   return seconds;
 }
 
@@ -121,17 +153,16 @@ void StepBench::step(Rows& rows, std::int64_t tokens, std::int64_t planned_token
   std::vector<std::int32_t> ids;
   std::vector<BatchRow> batch;
   std::vector<std::int64_t> picks;
-  for (KvRow& row : rows) {
+  for (StateRow& row : rows) {
     const auto begin = static_cast<std::int64_t>(ids.size());
     for (std::int64_t i = 0; i < tokens; ++i)  // 7919 is prime: neighbours embed rows far from each other
       ids.push_back(static_cast<std::int32_t>((row.length() + i + 1) * 7919 % model.vocab));
-    batch.push_back({begin, begin + tokens, row.length(), planned_tokens, row.blocks()});
+    batch.push_back(row.batch_row(begin, tokens, planned_tokens));
     for (std::int64_t i = tokens - picks_per_row; i < tokens; ++i) picks.push_back(begin + i);
   }
   const Arena::Scope scope(*arena_);
   std::vector<std::uint32_t> faults(ids.size(), 0);
-  std::int64_t clamps = 0;
-  const Tensor hidden = loaded_->forward({*device_, *arena_, faults.data(), &clamps}, {ids, batch});
+  const Tensor hidden = loaded_->forward({*device_, *arena_, faults.data()}, {ids, batch});
   if (!picks.empty()) {
     const auto count = static_cast<std::int64_t>(picks.size());
     const Tensor picked = arena_->tensor(count, hidden.width), logits = arena_->tensor(count, model.vocab);

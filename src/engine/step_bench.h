@@ -11,7 +11,7 @@
 
 #include "engine/plan.h"
 #include "engine/speed.h"
-#include "state/kv_row.h"
+#include "state/state_row.h"
 
 namespace outrider {
 
@@ -32,14 +32,14 @@ class StepBench {
   MachineProbe& probe() { return *probe_; }
 
  private:
-  using Rows = std::vector<KvRow>;
+  using Rows = std::vector<StateRow>;
   Rows& rows_of(const StepShape& shape);
   void step(Rows& rows, std::int64_t tokens, std::int64_t planned_tokens, std::int64_t picks_per_row);
 
   std::unique_ptr<Device> device_;
   EnginePlan plan_;
   std::unique_ptr<Model> loaded_;
-  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<StatePool> pool_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<MachineProbe> probe_;
   std::map<std::pair<std::int64_t, std::int64_t>, Rows> rows_;  // by rows and context

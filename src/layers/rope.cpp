@@ -204,6 +204,12 @@ Rope::Rope(RopeConfig config) : config_(std::move(config)) {
   attention_factor_ = static_cast<float>(attention_factor(config_));
 }
 
+std::int64_t Rope::length_class(std::int64_t planned_tokens) const {
+  const auto length = static_cast<double>(planned_tokens);
+  if (config_.kind == RopeKind::longrope) return length > config_.original_positions ? 1 : 0;
+  return config_.kind == RopeKind::dynamic && length > config_.positions ? planned_tokens : 0;
+}
+
 RowFrequencies Rope::frequencies(std::int64_t planned_tokens, float* computed) const {
   const auto length = static_cast<double>(planned_tokens);
   if (config_.kind == RopeKind::longrope && length > config_.original_positions)

@@ -48,6 +48,8 @@ class Rope {
   // Frequencies of a row of `planned_tokens` = S, which decides for dynamic and longrope (S = 0 counts as short). For
   // dynamic beyond P they are computed into `computed` [R/2]; otherwise the result points into this object.
   RowFrequencies frequencies(std::int64_t planned_tokens, float* computed) const;
+  // Rows of one class have the same frequencies: 0 for short ones, and for all where the length does not decide.
+  std::int64_t length_class(std::int64_t planned_tokens) const;
   // cos and sin of the batch's tokens, in the step's arena.
   RopeAngles angles(const Step& step, const RaggedBatch& batch) const;
   // Arena bytes that angles() leaves taken.

@@ -47,6 +47,7 @@ class Llama final : public Model {
   Tensor run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
                          std::int64_t last) override;
   void head(const Step& step, Tensor hidden, Tensor logits) override;
+  std::int64_t length_class(std::int64_t planned_tokens) const override { return rope_.length_class(planned_tokens); }
 
  private:
   LlamaConfig config_;

@@ -77,6 +77,8 @@ class Model {
                                  std::int64_t last) = 0;
   // logits [R,V] = head(final_norm(hidden [R,E])). step.faults has one entry per row of `hidden` here.
   virtual void head(const Step& step, Tensor hidden, Tensor logits) = 0;
+  // Rows of other classes do not share state, whatever their tokens (Rope::length_class; models.md 2.2).
+  virtual std::int64_t length_class(std::int64_t /*planned_tokens*/) const { return 0; }
   // The MTP head that was loaded with the model, null: none (Declaration::native_draft).
   virtual const NativeDraft* native_draft() const { return nullptr; }
 };

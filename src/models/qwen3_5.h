@@ -60,6 +60,7 @@ class Qwen35 final : public Model {
   Tensor run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
                          std::int64_t last) override;
   void head(const Step& step, Tensor hidden, Tensor logits) override;
+  std::int64_t length_class(std::int64_t planned_tokens) const override { return rope_.length_class(planned_tokens); }
   const NativeDraft* native_draft() const override { return draft_ ? &*draft_ : nullptr; }
 
  private:

@@ -194,25 +194,30 @@ void DepthController::set_depths(std::span<const Row> rows, const Option& option
 void DepthController::observe(std::int64_t arm, std::span<const RowOutcome> rows, const Times& times, Prompts prompts) {
   OUTRIDER_CHECK(arm >= 0 && arm < limits_.arms && std::ssize(rows) <= limits_.rows, "arm {} of {}, {} rows", arm,
                  limits_.arms, rows.size());
-  std::int64_t window = 0, emitted = 0;
+  std::int64_t window = 0, emitted = 0, in_vain = 0;
   passes_of_.assign(static_cast<std::size_t>(limits_.depth), 0);
   for (const RowOutcome& row : rows) {
-    OUTRIDER_CHECK(row.accepted >= 0 && row.accepted <= row.drafted && row.drafted <= limits_.depth,
-                   "{} of {} proposals accepted", row.accepted, row.drafted);
+    OUTRIDER_CHECK(row.accepted >= 0 && row.accepted <= row.drafted && row.in_vain >= 0 &&
+                       row.drafted + row.in_vain <= limits_.depth,
+                   "{} of {} proposals accepted, {} in vain", row.accepted, row.drafted, row.in_vain);
+    const std::int64_t asked = row.drafted + row.in_vain;
     if (row.source != DraftSource::forced) {
-      history_of(*row.acceptance, row.source, arm).note(row.drafted, row.accepted);
-      history_of(all_rows_, row.source, arm).note(row.drafted, row.accepted);
+      history_of(*row.acceptance, row.source, arm).note(asked, row.accepted);
+      history_of(all_rows_, row.source, arm).note(asked, row.accepted);
     }
+    for (std::int64_t i = 0; row.source == DraftSource::head && i < asked; ++i)
+      ++passes_of_[static_cast<std::size_t>(i)];
     for (std::int64_t i = 0; i < row.drafted; ++i) {
-      if (row.source == DraftSource::head) ++passes_of_[static_cast<std::size_t>(i)];
       ++counters_.drafted[static_cast<std::size_t>(i)];
+      if (i <= row.accepted) ++counters_.reached[static_cast<std::size_t>(i)];
       if (i < row.accepted) ++counters_.accepted[static_cast<std::size_t>(i)];
     }
+    in_vain += row.in_vain;
     window += row.drafted + 1;
     emitted += row.accepted + 1;
   }
   const auto count = std::ssize(rows);
-  const bool drafted = window > count;
+  const bool drafted = window > count || in_vain > 0;
   ++counters_.rounds;
   counters_.rounds_with_drafts += drafted ? 1 : 0;
   counters_.emitted += emitted;

@@ -95,6 +95,7 @@ class DepthController {
     RowAcceptance* acceptance = nullptr;
     std::int64_t drafted = 0, accepted = 0;
     DraftSource source = DraftSource::head;
+    std::int64_t in_vain = 0;  // 1: another one was asked for behind them, and there was none that may stand
   };
   // After the round. prompts: whether the step also ran prompt chunks; its times then say nothing about windows.
   enum class Prompts : std::uint8_t { none, some };
@@ -109,7 +110,7 @@ class DepthController {
   struct Counters {
     std::int64_t rounds = 0, rounds_with_drafts = 0, trials = 0;
     std::int64_t emitted = 0;
-    std::array<std::int64_t, kMaxDraftDepth> drafted{}, accepted{};  // by place
+    std::array<std::int64_t, kMaxDraftDepth> drafted{}, reached{}, accepted{};  // by place; reached: those before stood
     double draft_ms = 0, verify_ms = 0, commit_ms = 0;
     bool pays = false;  // whether the last plan expected a gain
   };

@@ -159,7 +159,7 @@ PreparedStateChange PrefixStore::prepare_publish(const PrefixOffer& offer) {
 
 // Nodes of the longest known beginning, the first block first.
 std::vector<PrefixStore::Node*> PrefixStore::known_path(std::span<const Sha256Digest> keys,
-                                                        std::span<const std::int32_t> tokens) {
+                                                        std::span<const std::int32_t> tokens) const {
   std::vector<Node*> path;
   for (std::size_t block = 0; block < keys.size(); ++block) {
     const auto found = index_.find(keys[block]);
@@ -170,6 +170,11 @@ std::vector<PrefixStore::Node*> PrefixStore::known_path(std::span<const Sha256Di
     path.push_back(&node);
   }
   return path;
+}
+
+bool PrefixStore::has_checkpoint(std::span<const Sha256Digest> keys, std::span<const std::int32_t> tokens) const {
+  const std::vector<Node*> path = known_path(keys, tokens);
+  return path.size() == keys.size() && !path.empty() && path.back()->checkpoint;
 }
 
 PrefixStore::Node PrefixStore::node_of(const PrefixOffer& offer, std::size_t block, Node* parent) const {

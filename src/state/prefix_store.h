@@ -105,6 +105,9 @@ class PrefixStore {
   // The longest boundary of a request with these keys and tokens [64 keys].
   std::optional<Hit> restore(std::span<const Sha256Digest> keys, std::span<const std::int32_t> tokens);
 
+  // Whether the boundary at the end of these keys carries a checkpoint.
+  bool has_checkpoint(std::span<const Sha256Digest> keys, std::span<const std::int32_t> tokens) const;
+
   // Evicts until `wanted` more checkpoints have room, or as many as can; returns how many have.
   std::int64_t make_room_for_checkpoints(std::int64_t wanted) noexcept;
   void clear() noexcept;
@@ -139,7 +142,7 @@ class PrefixStore {
   using Index = std::map<Sha256Digest, Nodes::iterator>;
   class PublishChange;
 
-  std::vector<Node*> known_path(std::span<const Sha256Digest> keys, std::span<const std::int32_t> tokens);
+  std::vector<Node*> known_path(std::span<const Sha256Digest> keys, std::span<const std::int32_t> tokens) const;
   Node node_of(const PrefixOffer& offer, std::size_t block, Node* parent) const;
   Checkpoint checkpoint_of(const PrefixOffer& offer, const PrefixCheckpoint& at) const;
   void touch(std::span<Node* const> path) noexcept;
