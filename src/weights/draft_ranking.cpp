@@ -11,8 +11,13 @@ std::vector<std::int32_t> read_draft_ranking(const std::filesystem::path& model,
   const std::filesystem::path path = model / kDraftRankingFile;
   std::error_code failed;
   if (!std::filesystem::exists(path, failed)) return {};
-  const nlohmann::json document = read_json_file(path);
   constexpr const char* kHint = "make it again with `outrider convert --draft-vocab`, or remove it";
+  // A line for each token at most, and what stands around them.
+  const std::uintmax_t bytes = std::filesystem::file_size(path, failed),
+                       most = 64 + static_cast<std::uintmax_t>(vocab) * 16;
+  if (!failed && bytes > most)
+    throw file_error(path.string(), fmt::format("has {} bytes, {} tokens take at most {}", bytes, vocab, most), kHint);
+  const nlohmann::json document = read_json_file(path);
   if (!document.is_object() || document.size() != 1 || !document.contains("ids") || !document["ids"].is_array() ||
       document["ids"].empty())
     throw file_error(path.string(), "is not {\"ids\": [token, ..]}", kHint);

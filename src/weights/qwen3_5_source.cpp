@@ -135,6 +135,10 @@ void Qwen35Source::find_head(const RecordedFacts& recorded, const SourceOptions&
   }
   MtpSideCar found;
   if (in_trunk) {
+    if (!options.mtp_path.empty())
+      throw Error(ErrorKind::usage,
+                  fmt::format("--mtp names {}, and {} has an MTP head inside", options.mtp_path.string(), origin),
+                  "leave --mtp out, or convert the model without its head (--mtp off)");
     found.place = origin;
     found.evidence.metadata = trunk_->checkpoint().metadata();
   } else {

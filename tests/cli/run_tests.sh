@@ -166,7 +166,7 @@ run 0 run "$model" fit -m 3 --quiet; equal "$err" "" "stderr of --quiet"
 run 0 --json run "$model" "hello there" -m 12 --ignore-eos --seed 5
 json_is 'sorted(set(["text","ids","finish_reason","prompt_tokens","completion_tokens","cached_tokens","seed","timings"])-set(d))' "[]"
 json_is 'd["completion_tokens"], len(d["ids"]), d["finish_reason"], d["seed"], d["cached_tokens"]' "(12, 12, 'length', 5, 0)"
-json_is 'sorted(k for k in d["timings"] if k.endswith("_ms"))' "['draft_ms', 'predicted_ms', 'prompt_ms', 'queue_ms', 'tokenize_ms', 'ttft_ms', 'verify_ms']"
+json_is 'sorted(k for k in d["timings"] if k.endswith("_ms"))' "['commit_ms', 'draft_ms', 'predicted_ms', 'prompt_ms', 'queue_ms', 'tokenize_ms', 'ttft_ms', 'verify_ms']"
 whole="$(json 'd["text"]')" ids="$(json 'd["ids"]')" prompt_tokens="$(json 'd["prompt_tokens"]')"
 equal "$prompt_tokens" 31 "prompt tokens of the chat template"
 for flags in "--threads 1" "--threads 3" "--prefill-step-size 1" "--prefill-step-size 7"; do
@@ -196,16 +196,18 @@ json_is 'd["timings"]["draft_n"] > 20' True; ratio_ids="$(json 'd["ids"]')"
 run 0 --json --threads 1 run "$small" "To install the package" $sampled --spec-rule ratio --spec-fixed-depth
 json_is 'd["ids"]' "$ratio_ids"
 run 0 run "$small" x -m 3 --stats; says "in use"
+run 0 bench decode verify batch prompt --model "$small" -n 1 -c 0,70 -p 64
 run 2 run "$small" x --draft-vocab 100; says "a draft vocabulary of 100 tokens,"
 run 0 fit "$small" --draft-vocab 4000
 printf 'hello there hello there hello' >"$work/counted.txt"
-run 0 --json convert "$model" --mlx-path "$work/ranked" --draft-vocab 20 --draft-vocab-text "$work/counted.txt"
-equal "$(python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(list(d), len(d["ids"]), len(set(d["ids"])))' "$work/ranked/draft_vocabulary.json")" "['ids'] 20 20" "the ranking"
+run 0 --json convert "$model" --mlx-path "$work/ranked" --draft-vocab 97 --draft-vocab-text "$work/counted.txt"
+equal "$(python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(list(d), len(d["ids"]), len(set(d["ids"])))' "$work/ranked/draft_vocabulary.json")" "['ids'] 97 97" "the ranking"
+run 2 convert "$model" --mlx-path "$work/x" --draft-vocab 20; says "a draft vocabulary of 20 tokens,"
 run 0 convert "$work/ranked" --mlx-path "$work/again"
 cmp -s "$work/ranked/draft_vocabulary.json" "$work/again/draft_vocabulary.json" || failed "convert loses draft_vocabulary.json"
 run 2 convert "$model" --mlx-path "$work/x" --draft-vocab-text "$work/counted.txt"; says "without --draft-vocab"
 run 2 convert "$model" --mlx-path "$work/x" --draft-vocab 100000; says "the tokenizer has"
-run 3 convert "$model" --mlx-path "$work/x" --draft-vocab 20 --draft-vocab-text "$work/none.txt"
+run 3 convert "$model" --mlx-path "$work/x" --draft-vocab 97 --draft-vocab-text "$work/none.txt"
 
 run 0 --json run "$model" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["prompt_tokens"]' 3
 run 0 --json run "$goldens/mlx_b4_g64" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["text"], len(d["ids"])' "('', 4)"
