@@ -17,10 +17,16 @@ constexpr double kMargin = 1.02;    // gains below it are not told from noise
 constexpr double kFirstRate = 0.7;  // of acceptance, before anything is known
 constexpr double kRowPrior = 4;     // observations that all rows' acceptance counts for in a row's own
 constexpr double kGroupPrior = 8;
-constexpr double kMostBalance = 50;              // plain steps: old gains do not pay for long losses
-constexpr double kCaution = 1.1;                 // over a mean, in forecasts that must seldom be exceeded
-constexpr std::int64_t kTrialEvery = 32;         // rounds without drafts between trials
-constexpr std::int64_t kPlainMeasureEvery = 64;  // rounds of drafts between measurements of the plain step
+constexpr double kMostBalance = 50;       // plain steps: old gains do not pay for long losses
+constexpr double kCaution = 1.1;          // over a mean, in forecasts that must seldom be exceeded
+constexpr std::int64_t kTrialEvery = 32;  // rounds without drafts between trials
+// Rounds of drafts between measurements of the plain step: the first ones follow sooner, and sooner after one another.
+constexpr std::int64_t kPlainMeasureFirst = 4, kPlainMeasureEvery = 64;
+constexpr std::int64_t kFirstTimes = 3;  // the least counts of the first ones: those pay for memory not yet touched
+
+std::int64_t plain_age_allowed(std::int64_t times) {
+  return times > 4 ? kPlainMeasureEvery : kPlainMeasureFirst << std::max<std::int64_t>(times - 1, 0);
+}
 
 template <class Acceptance>
 auto& history_of(Acceptance& row, DraftSource source, std::int64_t arm) {
@@ -43,29 +49,33 @@ double AcceptanceHistory::rate(std::int64_t place, double prior, double weight) 
 }
 
 void CostTable::note(std::int64_t size, double ms) {
-  double& mean = mean_[static_cast<std::size_t>(size)];
-  mean = mean == 0 ? ms : mean + kNewShare * (std::min(ms, kHiccup * mean) - mean);
+  Cost& cost = costs_[static_cast<std::size_t>(size)];
+  if (cost.times < kFirstTimes)
+    cost.mean = cost.times == 0 ? ms : std::min(cost.mean, ms);
+  else
+    cost.mean += kNewShare * (std::min(ms, kHiccup * cost.mean) - cost.mean);
+  ++cost.times;
 }
 
 double CostTable::likely(std::int64_t size) const {
-  if (knows(size)) return mean_[static_cast<std::size_t>(size)];
+  if (knows(size)) return mean(size);
   std::int64_t low = size, high = size;
   while (low > 0 && !knows(low)) --low;
-  while (high < std::ssize(mean_) && !knows(high)) ++high;
-  const bool below = low > 0, above = high < std::ssize(mean_);
+  while (high < std::ssize(costs_) && !knows(high)) ++high;
+  const bool below = low > 0, above = high < std::ssize(costs_);
   if (!below && !above) return 0;
-  if (!above) return mean_[static_cast<std::size_t>(low)];
-  if (!below) return mean_[static_cast<std::size_t>(high)];
+  if (!above) return mean(low);
+  if (!below) return mean(high);
   const double share = static_cast<double>(size - low) / static_cast<double>(high - low);
-  return mean_[static_cast<std::size_t>(low)] * (1 - share) + mean_[static_cast<std::size_t>(high)] * share;
+  return mean(low) * (1 - share) + mean(high) * share;
 }
 
 double CostTable::at_most(std::int64_t size) const {
   std::int64_t low = size, high = size;
   while (low > 0 && !knows(low)) --low;
-  while (high < std::ssize(mean_) && !knows(high)) ++high;
-  if (high < std::ssize(mean_) || low == 0) return kCaution * likely(size);
-  return kCaution * mean_[static_cast<std::size_t>(low)] * static_cast<double>(size) / static_cast<double>(low);
+  while (high < std::ssize(costs_) && !knows(high)) ++high;
+  if (high < std::ssize(costs_) || low == 0) return kCaution * likely(size);
+  return kCaution * mean(low) * static_cast<double>(size) / static_cast<double>(low);
 }
 
 DepthController::DepthController(const Limits& limits) : limits_(limits), steps_(limits.rows * (limits.depth + 1)) {
@@ -160,7 +170,8 @@ std::int64_t DepthController::plan(std::span<const Row> rows, std::span<std::int
   counters_.pays = false;
   if (count == 0 || limits_.depth == 0) return 0;
   // The plain step of so many rows is measured first, and again now and then while drafts hide it.
-  if (!steps_.knows(count) || plain_age_[static_cast<std::size_t>(count)] >= kPlainMeasureEvery) return 0;
+  if (!steps_.knows(count) || plain_age_[static_cast<std::size_t>(count)] >= plain_age_allowed(steps_.times(count)))
+    return 0;
   const double plain_ms = steps_.likely(count);
   Option best;
   for (std::int64_t arm = 0; arm < limits_.arms; ++arm) {

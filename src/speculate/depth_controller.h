@@ -54,16 +54,24 @@ struct RowAcceptance {
 // Times of steps or passes by their size, in milliseconds.
 class CostTable {
  public:
-  explicit CostTable(std::int64_t largest) : mean_(static_cast<std::size_t>(largest) + 1) {}
+  explicit CostTable(std::int64_t largest) : costs_(static_cast<std::size_t>(largest) + 1) {}
   void note(std::int64_t size, double ms);
-  bool knows(std::int64_t size) const { return mean_[static_cast<std::size_t>(size)] > 0; }
+  bool knows(std::int64_t size) const { return times(size) > 0; }
+  // How often it was noted.
+  std::int64_t times(std::int64_t size) const { return costs_[static_cast<std::size_t>(size)].times; }
   // The mean, or a line between known sizes; outside of them the nearest. 0: nothing is known.
   double likely(std::int64_t size) const;
   // No less than likely(): beyond the known sizes it grows in proportion.
   double at_most(std::int64_t size) const;
 
  private:
-  std::vector<double> mean_;  // 0: unknown
+  double mean(std::int64_t size) const { return costs_[static_cast<std::size_t>(size)].mean; }
+
+  struct Cost {
+    double mean = 0;
+    std::int64_t times = 0;
+  };
+  std::vector<Cost> costs_;
 };
 
 class DepthController {
