@@ -61,7 +61,7 @@ test-sanitized: setup
 	@$(call configure,build-sanitized,-DOUTRIDER_SANITIZE=address$(comma)undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DOUTRIDER_RUST_TARGET_DIR=$(CURDIR)/build/rust -DOUTRIDER_FUZZ=$$([[ $$CXX == clang* ]] && echo ON || echo OFF))
 	@ninja -C build-sanitized -j $(JOBS) sanitized
-	@ctest --test-dir build-sanitized --output-on-failure --no-tests=error -j 1 -L sanitized --timeout 600
+	@ctest --test-dir build-sanitized --output-on-failure --no-tests=error -j 1 -L sanitized --timeout 1200
 comma := ,
 
 soak: test gcc test-threads

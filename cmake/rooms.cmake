@@ -78,7 +78,7 @@ outrider_precompiled(outrider_headers)
 
 # Rooms whose tests also run under sanitizers in the gate, and the target that builds them and the fuzzers.
 set(OUTRIDER_SANITIZED_ROOMS base kernels device weights layers state models speculate text engine)
-set(OUTRIDER_SANITIZER_OPTIONS "ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1;UBSAN_OPTIONS=print_stacktrace=1")
+set(OUTRIDER_SANITIZER_OPTIONS "ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1;UBSAN_OPTIONS=print_stacktrace=1;OUTRIDER_SANITIZED=1")
 add_custom_target(sanitized)
 
 if(OUTRIDER_TESTS)

@@ -300,10 +300,16 @@ std::string Fuzz::episode(std::uint64_t number) {
   return failure;
 }
 
+// Of one graph. Sanitizers make a step ten times as long.
+std::int64_t usual_steps() {
+  if (std::getenv("OUTRIDER_SOAK") != nullptr) return 500'000;
+  return std::getenv("OUTRIDER_SANITIZED") != nullptr ? 1'200 : 6'000;
+}
+
 // OUTRIDER_FUZZ_PART=k/n: every nth episode from the kth on, for one of n processes side by side.
 struct FuzzPart {
   std::uint64_t first = 0, of = 1;
-  std::int64_t steps = std::getenv("OUTRIDER_SOAK") != nullptr ? 500'000 : 6'000;
+  std::int64_t steps = usual_steps();
 };
 FuzzPart fuzz_part() {
   FuzzPart part;
