@@ -36,7 +36,7 @@ TEST(DraftRanking, RefusesWhatIsNotOne) {
   EXPECT_THAT(refusal(R"({"ids": [4, 5, 4]})"), testing::HasSubstr("token 4 twice"));
   EXPECT_THAT(refusal(R"({"ids": [4, )"), testing::HasSubstr("not valid JSON"));
   EXPECT_THAT(refusal(R"({"ids": [4)" + std::string(1000, ' ') + "]}"),
-              testing::HasSubstr("has 1011 bytes, 10 tokens"));
+              testing::HasSubstr("has 1012 bytes, 10 tokens"));
 }
 
 }  // namespace
