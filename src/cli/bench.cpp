@@ -1,7 +1,6 @@
 // outrider bench [SUITE...]: what this machine gives, and how near to it the engine comes.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <functional>
 
@@ -9,6 +8,7 @@
 #include "cli/bench_cases.h"
 #include "cli/bench_mtp.h"
 #include "cli/bench_report.h"
+#include "cli/comma_list.h"
 #include "cli/interrupts.h"
 #include "cli/nearest_name.h"
 #include "cli/option_values.h"
@@ -222,19 +222,13 @@ class BenchVerb : public Verb {
       std::erase_if(otherwise, [&](std::int64_t value) { return value > most; });
       return otherwise;
     }
+    const std::vector<std::int64_t> given =
+        comma_list<std::int64_t>(flag, text, fmt::format("whole number from {} to {}", least, most),
+                                 fmt::format("name numbers separated by commas, such as {} {}", flag, most),
+                                 [&](std::string_view piece) { return number_within(piece, least, most); });
     std::vector<std::int64_t> values;
-    for (std::size_t begin = 0; begin <= text.size();) {
-      const std::size_t end = std::min(text.find(',', begin), text.size());
-      std::int64_t value = 0;
-      const auto [rest, fault] = std::from_chars(text.data() + begin, text.data() + end, value);
-      if (fault != std::errc() || rest != text.data() + end || value < least || value > most)
-        throw Error(ErrorKind::usage,
-                    fmt::format("{} names \"{}\", which is no whole number from {} to {}", flag,
-                                text.substr(begin, end - begin), least, most),
-                    fmt::format("name numbers separated by commas, such as {} {}", flag, most));
+    for (const std::int64_t value : given)
       if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-      begin = end + 1;
-    }
     return values;
   }
 

@@ -1,9 +1,9 @@
 #include "cli/bench_mtp.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/log.h"
+#include "cli/comma_list.h"
 #include "cli/option_values.h"
 
 namespace outrider {
@@ -11,30 +11,7 @@ namespace {
 
 constexpr std::int64_t kMostRows = 64;
 
-// The pieces of "a,b,c", each read by `read`, which says nothing for a piece it does not know.
-template <class T, class Read>
-std::vector<T> list_of(std::string_view flag, std::string_view text, std::string_view what, const Read& read) {
-  std::vector<T> values;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view piece = text.substr(begin, end - begin);
-    const std::optional<T> value = read(piece);
-    if (!value)
-      throw Error(ErrorKind::usage, fmt::format("{} names \"{}\", which is no {}", flag, piece, what),
-                  "separate them by commas");
-    values.push_back(*value);
-    begin = end + 1;
-  }
-  return values;
-}
-
-template <class T>
-std::optional<T> number_within(std::string_view text, T least, T most) {
-  T value{};
-  const auto [rest, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (fault != std::errc() || rest != text.data() + text.size() || !(value >= least && value <= most)) return {};
-  return value;
-}
+constexpr const char* kByCommas = "separate them by commas";
 
 BenchRow row_of(std::string name, double value, const char* unit) {
   return {"mtp", std::move(name), unit, value, {}, {}, "", {}, {}};
@@ -107,12 +84,14 @@ std::vector<DraftWay> MtpSuite::ways() const {
     return all;
   }
   const std::string what = fmt::format("way to draft (controller, off, a depth from 1 to {})", depth_);
-  return list_of<DraftWay>("--ways", ways_text_, what, [&](std::string_view piece) -> std::optional<DraftWay> {
-    for (const DraftWay& way : all)
-      if (piece == name_of(way)) return way;
-    if (const auto d = number_within<std::int64_t>(piece, 1, depth_)) return DraftWay{DraftWay::Kind::fixed, *d};
-    return {};
-  });
+  return comma_list<DraftWay>("--ways", ways_text_, what, kByCommas,
+                              [&](std::string_view piece) -> std::optional<DraftWay> {
+                                for (const DraftWay& way : all)
+                                  if (piece == name_of(way)) return way;
+                                if (const auto d = number_within<std::int64_t>(piece, 1, depth_))
+                                  return DraftWay{DraftWay::Kind::fixed, *d};
+                                return {};
+                              });
 }
 
 void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns) {
@@ -124,7 +103,7 @@ void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns) {
   }
   const auto rate = [](std::string_view piece) { return number_within(piece, 0.0, 1.0); };
   if (!acceptance_text_.empty())
-    plan_.acceptance = list_of<double>("--acceptance", acceptance_text_, "share from 0 to 1", rate);
+    plan_.acceptance = comma_list<double>("--acceptance", acceptance_text_, "share from 0 to 1", kByCommas, rate);
   if (!plan_.acceptance.empty() && std::ssize(plan_.acceptance) < depth_) {
     if (flags_[1]->count() > 0)
       throw Error(ErrorKind::usage,
@@ -138,7 +117,8 @@ void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns) {
   plan_.rows =
       rows_text_.empty()
           ? (plan_.acceptance.empty() ? std::vector<std::int64_t>{1, 4, 8} : std::vector<std::int64_t>{1, 2, 4, 8})
-          : list_of<std::int64_t>("--rows", rows_text_, fmt::format("whole number from 1 to {}", kMostRows), count);
+          : comma_list<std::int64_t>("--rows", rows_text_, fmt::format("whole number from 1 to {}", kMostRows),
+                                     kByCommas, count);
   std::sort(plan_.rows.begin(), plan_.rows.end());
   plan_.rows.erase(std::unique(plan_.rows.begin(), plan_.rows.end()), plan_.rows.end());
   DraftBench::check(*options_, plan_);

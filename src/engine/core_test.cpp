@@ -336,7 +336,7 @@ TEST(Core, AFaultInAWindowEndsTheRowOnlyIfTheRowGetsThere) {
   const auto answer = [&](std::int32_t fault, std::int64_t depth) {
     CoreLimits limits = core_limits();
     limits.speculation.depth = depth;
-    limits.speculation.depths = SpeculationLimits::Depths::fixed;
+    limits.speculation.depths = DraftDepths::fixed;
     ScriptedModel model;
     model.fault_token = fault;
     Core core({&model, &cpu(), nullptr, std::make_unique<BitsChooser>(), {}, std::make_unique<OneTokenDrafter>(fault)},
@@ -369,7 +369,7 @@ TEST(Core, CountsNoClampsOfDraftsThatDoNotStand) {
   const auto clamps = [](std::int64_t depth) {
     CoreLimits limits = core_limits();
     limits.speculation.depth = depth;
-    limits.speculation.depths = SpeculationLimits::Depths::fixed;
+    limits.speculation.depths = DraftDepths::fixed;
     ScriptedModel model;
     model.clamps_per_token = 3;
     const std::int32_t often = solo(20, 30, 82)[5];  // right at least once, wrong elsewhere

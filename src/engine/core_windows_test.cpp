@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "engine/scripted_roll.h"
+#include "engine/test_words.h"
 
 namespace outrider {
 namespace {
@@ -11,19 +12,6 @@ namespace {
 Device& cpu() {
   static const std::unique_ptr<Device> device = make_cpu_device(1);
   return *device;
-}
-
-// A byte-level tokenizer of a few words; the bytes of U+00E9 are two tokens.
-const Tokenizer& words() {
-  static const Tokenizer tokenizer = Tokenizer::from_json(
-      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
-          "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false},
-          "post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},
-          "model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,
-          "fuse_unk":false,"byte_fallback":false,"ignore_merges":false,
-          "vocab":{"a":0,"b":1,"c":2,"ab":3,"bc":4,"Ã":5,"©":6,"d":7},"merges":["a b","b c"]}})",
-      "test tokenizer");
-  return tokenizer;
 }
 
 constexpr std::int64_t kVocab = 8;
@@ -46,24 +34,41 @@ class AnswerDrafter : public TextDrafter {
   std::uint64_t dice_;
 };
 
-Answer answer(const Request& request, std::int64_t depth, std::vector<std::int32_t> drafts, std::uint64_t dice) {
-  set_log(LogLevel::off, LogFormat::text);
-  ScriptedModel model(kVocab);
-  CoreLimits limits = core_limits();
-  limits.speculation.depth = depth;
-  limits.speculation.depths = SpeculationLimits::Depths::fixed;
-  Core core({&model,
-             &cpu(),
-             &words(),
-             std::make_unique<Sampler>(kVocab, kVocab, std::vector<std::int32_t>{}),
-             {kEnd},
-             std::make_unique<AnswerDrafter>(std::move(drafts), dice)},
-            limits);
+struct Rig {
+  ScriptedModel model{kVocab};
+  Core core;
   std::map<RequestId, Answer> answers;
-  const RequestId id = core.submit(request).value();
-  while (core.step([&](const Event& event) { collect(answers, event); })) {
+
+  Rig(std::int64_t depth, std::vector<std::int32_t> drafts, std::uint64_t dice)
+      : core({&model,
+              &cpu(),
+              &words(),
+              std::make_unique<Sampler>(kVocab, kVocab, std::vector<std::int32_t>{}),
+              {kEnd},
+              std::make_unique<AnswerDrafter>(std::move(drafts), dice)},
+             limits(depth)) {
+    set_log(LogLevel::off, LogFormat::text);
   }
-  return answers[id];
+  static CoreLimits limits(std::int64_t depth) {
+    CoreLimits limits = core_limits();
+    limits.speculation.depth = depth;
+    limits.speculation.depths = DraftDepths::fixed;
+    return limits;
+  }
+  bool step() {
+    return core.step([&](const Event& event) { collect(answers, event); });
+  }
+  void run() {
+    while (step()) {
+    }
+  }
+};
+
+Answer answer(const Request& request, std::int64_t depth, std::vector<std::int32_t> drafts, std::uint64_t dice) {
+  Rig rig(depth, std::move(drafts), dice);
+  const RequestId id = rig.core.submit(request).value();
+  rig.run();
+  return rig.answers[id];
 }
 
 struct Case {
@@ -177,30 +182,17 @@ TEST(Windows, ACancelKeepsWhatWasEmitted) {
   request.sampling.ignore_eos = true;
   const Answer whole = answer(request, 0, {}, 0);
   for (int after = 0; after < 12; ++after) {
-    ScriptedModel model(kVocab);
-    CoreLimits limits = core_limits();
-    limits.speculation.depth = 3;
-    limits.speculation.depths = SpeculationLimits::Depths::fixed;
-    Core core({&model,
-               &cpu(),
-               &words(),
-               std::make_unique<Sampler>(kVocab, kVocab, std::vector<std::int32_t>{}),
-               {kEnd},
-               std::make_unique<AnswerDrafter>(whole.ids, 5)},
-              limits);
-    std::map<RequestId, Answer> answers;
-    const auto deliver = [&](const Event& event) { collect(answers, event); };
-    const RequestId id = core.submit(request).value();
-    for (int i = 0; i < after; ++i) core.step(deliver);
-    core.cancel(id);
-    while (core.step(deliver)) {
-    }
-    const Answer& got = answers[id];
+    Rig rig(3, whole.ids, 5);
+    const RequestId id = rig.core.submit(request).value();
+    for (int i = 0; i < after; ++i) rig.step();
+    rig.core.cancel(id);
+    rig.run();
+    const Answer& got = rig.answers[id];
     EXPECT_EQ(got.last.finish, FinishReason::cancelled);
     EXPECT_EQ(got.last.usage.completion_tokens, std::ssize(got.ids));
     ASSERT_LE(got.ids.size(), whole.ids.size());
     EXPECT_TRUE(std::equal(got.ids.begin(), got.ids.end(), whole.ids.begin())) << after;
-    EXPECT_EQ(core.state_pool().kv().used_blocks(), 0);
+    EXPECT_EQ(rig.core.state_pool().kv().used_blocks(), 0);
   }
 }
 

@@ -30,38 +30,25 @@ struct FuzzDice {
   bool one_of(std::int64_t count) { return below(count) == 0; }
 };
 
-// Passes everything on to a real model. A test may have it break the contract.
-class FuzzModel : public Model {
+// A real model that may fail, and that a test may have break the contract.
+class FuzzModel : public ForwardingModel {
  public:
-  explicit FuzzModel(Model& inner) : inner_(inner) {}
-  const Declaration& declaration() const override { return inner_.declaration(); }
-  std::size_t weight_bytes() const override { return inner_.weight_bytes(); }
-  std::size_t scratch_bytes(const Device& device, const StepLimits& limits) const override {
-    return inner_.scratch_bytes(device, limits);
-  }
+  using ForwardingModel::ForwardingModel;
   Tensor forward(const Step& step, const RaggedBatch& batch) override {
-    const Tensor hidden = inner_.forward(step, batch);
+    const Tensor hidden = ForwardingModel::forward(step, batch);
     for (std::size_t i = 0; i < batch.tokens.size(); ++i)
       if (batch.tokens[i] == fault_token) step.faults[i] |= 1;
     if (spoil) spoil(batch, hidden);
     fallible_point("FuzzModel::forward");
     return hidden;
   }
-  Tensor run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
-                         std::int64_t last) override {
-    return inner_.run_layer_range(step, batch, h, first, last);
-  }
   void head(const Step& step, Tensor hidden, Tensor logits) override {
-    inner_.head(step, hidden, logits);
+    ForwardingModel::head(step, hidden, logits);
     fallible_point("FuzzModel::head");
   }
-  const NativeDraft* native_draft() const override { return inner_.native_draft(); }
 
   std::int32_t fault_token = -1;  // what its values are not finite at
   std::function<void(const RaggedBatch&, Tensor hidden)> spoil;
-
- private:
-  Model& inner_;
 };
 
 // Of a solo run: keeps the hash of each token's logits.

@@ -171,7 +171,7 @@ class Episode {
     CoreLimits limits = core_limits(rows, 1 + dice_.below(200), 4 + dice_.below(28), kContext);
     limits.head_rows = 1 + dice_.below(2 * rows);
     limits.speculation.depth = dice_.below(5);
-    limits.speculation.depths = SpeculationLimits::Depths::fixed;
+    limits.speculation.depths = DraftDepths::fixed;
     limits.speculation.refresh = dice_.one_of(2) ? Refresh::from_target : Refresh::as_drafted;
     if (!dice_.one_of(3)) limits.prefix_bytes = static_cast<std::uint64_t>(dice_.below(1 << (14 + dice_.below(8))));
     if (dice_.one_of(6)) limits.speculation.head = SpeculationLimits::Head::ignore;

@@ -14,32 +14,18 @@
 namespace outrider {
 namespace {
 
-// Passes everything on to a real model, and throws when a batch holds the marked token.
-class FailingModel : public Model {
+// Throws when a batch holds the marked token.
+class FailingModel : public ForwardingModel {
  public:
-  explicit FailingModel(Model& inner) : inner_(inner) {}
-  const Declaration& declaration() const override { return inner_.declaration(); }
-  std::size_t weight_bytes() const override { return inner_.weight_bytes(); }
-  std::size_t scratch_bytes(const Device& device, const StepLimits& limits) const override {
-    return inner_.scratch_bytes(device, limits);
-  }
+  using ForwardingModel::ForwardingModel;
   Tensor forward(const Step& step, const RaggedBatch& batch) override {
-    const Tensor hidden = inner_.forward(step, batch);
+    const Tensor hidden = ForwardingModel::forward(step, batch);
     const bool marked = std::find(batch.tokens.begin(), batch.tokens.end(), poison) != batch.tokens.end();
     if (marked) throw std::runtime_error("scripted failure after the forward");
     return hidden;
   }
-  Tensor run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
-                         std::int64_t last) override {
-    return inner_.run_layer_range(step, batch, h, first, last);
-  }
-  void head(const Step& step, Tensor hidden, Tensor logits) override { inner_.head(step, hidden, logits); }
-  const NativeDraft* native_draft() const override { return inner_.native_draft(); }
 
   std::int32_t poison = -1;
-
- private:
-  Model& inner_;
 };
 
 constexpr std::int32_t kPoison = 96;  // prompts and answers stay below it where a test uses it
@@ -126,7 +112,7 @@ Request request_of(std::int64_t prompt_tokens, std::int64_t max_tokens, std::uin
 
 CoreLimits drafting(CoreLimits limits, std::int64_t depth) {
   limits.speculation.depth = depth;
-  limits.speculation.depths = SpeculationLimits::Depths::fixed;
+  limits.speculation.depths = DraftDepths::fixed;
   return limits;
 }
 

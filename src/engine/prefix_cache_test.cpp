@@ -243,6 +243,28 @@ class KnowingDrafter : public TextDrafter {
   std::map<std::vector<std::int32_t>, std::vector<std::int32_t>> answers_;
 };
 
+// Keys of a row of another length class are turned by other frequencies (models.md 2.2).
+TEST(PrefixLengthClass, RowsOfAnotherClassShareNothing) {
+  for (const char* name : {"models/rope_dynamic_beyond", "models/rope_longrope_short"}) {
+    Graph graph(name);
+    constexpr std::int64_t kLength = 200;  // beyond what both were trained on
+    const auto cold = [&](const Request& request) {
+      Rig rig(*graph.model, *graph.device, core_limits(1, 512, 64, 2048));
+      return rig.answer(request).ids;
+    };
+    Rig rig(*graph.model, *graph.device, keeping(core_limits(1, 512, 64, 2048)));
+    Request request = request_of(150, kLength - 150, 5, 50);
+    rig.answer(request);
+    EXPECT_EQ(rig.answer(request).last.usage.cached_tokens, 128) << name;
+    request.max_tokens += 9;
+    const bool another = graph.model->length_class(kLength) != graph.model->length_class(kLength + 9);
+    const Answer other = rig.answer(request);
+    EXPECT_EQ(other.last.usage.cached_tokens, another ? 0 : 128) << name;
+    EXPECT_EQ(other.ids, cold(request)) << name;
+    EXPECT_EQ(another, std::string_view(name) == "models/rope_dynamic_beyond");
+  }
+}
+
 class PrefixIdentity : public testing::TestWithParam<const char*> {
  protected:
   static constexpr std::int64_t kPrompt = 300, kAnswer = 80;
@@ -304,7 +326,7 @@ class PrefixIdentity : public testing::TestWithParam<const char*> {
 
 CoreLimits drafting(CoreLimits limits, std::int64_t depth) {
   limits.speculation.depth = depth;
-  limits.speculation.depths = SpeculationLimits::Depths::fixed;
+  limits.speculation.depths = DraftDepths::fixed;
   return limits;
 }
 

@@ -57,7 +57,7 @@ struct Rig {
   static CoreLimits limits(std::int64_t depth) {
     CoreLimits limits = core_limits();
     limits.speculation.depth = depth;
-    limits.speculation.depths = SpeculationLimits::Depths::fixed;
+    limits.speculation.depths = DraftDepths::fixed;
     limits.speculation.drafts_text = false;
     return limits;
   }

@@ -68,8 +68,7 @@ struct EngineRow {
   std::optional<NgramDrafter> text_drafts;  // where the text's own repetitions are proposed
   std::size_t ask = 0;                      // its place in the open round
   DraftSource drafting = DraftSource::head;
-  std::int64_t drafts_asked = 0;    // of the open round
-  std::int64_t drafts_in_vain = 0;  // of them, what was asked for behind `drafted` and may not stand, 0 or 1
+  std::int64_t drafts_in_vain = 0;  // of the open round: what was asked for behind `drafted` and may not stand, 0 or 1
   AlignedBuffer draft_scores;       // SpecRule::ratio with a head: f32 [K][V], the distribution of each of its drafts
   RowAcceptance acceptance;
   DraftsSeen drafts_seen;

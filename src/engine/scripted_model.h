@@ -22,6 +22,28 @@ inline std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 32);
 }
 
+// Passes everything on to another model: a base for those that change one thing.
+class ForwardingModel : public Model {
+ public:
+  explicit ForwardingModel(Model& inner) : inner_(inner) {}
+  const Declaration& declaration() const override { return inner_.declaration(); }
+  std::size_t weight_bytes() const override { return inner_.weight_bytes(); }
+  std::size_t scratch_bytes(const Device& device, const StepLimits& limits) const override {
+    return inner_.scratch_bytes(device, limits);
+  }
+  Tensor forward(const Step& step, const RaggedBatch& batch) override { return inner_.forward(step, batch); }
+  Tensor run_layer_range(const Step& step, const RaggedBatch& batch, Tensor h, std::int64_t first,
+                         std::int64_t last) override {
+    return inner_.run_layer_range(step, batch, h, first, last);
+  }
+  void head(const Step& step, Tensor hidden, Tensor logits) override { inner_.head(step, hidden, logits); }
+  std::int64_t length_class(std::int64_t planned_tokens) const override { return inner_.length_class(planned_tokens); }
+  const NativeDraft* native_draft() const override { return inner_.native_draft(); }
+
+ private:
+  Model& inner_;
+};
+
 class ScriptedModel : public Model {
  public:
   explicit ScriptedModel(std::int64_t vocab = 61, std::int64_t context = 4096) {

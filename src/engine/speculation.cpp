@@ -267,7 +267,6 @@ void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
     EngineRow& row = *rows[i];
     row.ask = i;
     asks[i] = {row.draft_row, row.tokens.back(), depths[i], row.generated()};
-    row.drafts_in_vain = 0;
     const auto room = std::span(forced[i]).first(static_cast<std::size_t>(depths[i]));
     if (row.drafting == DraftSource::forced) {
       asks[i].forced = room;
@@ -278,7 +277,6 @@ void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
       asks[i].text = &*row.text_drafts;
     }
   }
-  for (EngineRow* row : rows) row->drafts_asked = asks[row->ask].depth;
   Port port(*this, parts_.model->declaration().vocab);
   std::vector<RowResult> results(rows.size());
   try {
@@ -287,13 +285,13 @@ void Speculation::propose(const Step& step, std::span<EngineRow* const> rows) {
     for (EngineRow* row : rows) row->drop_drafts();
     throw;
   }
-  place_drafts(rows);
+  place_drafts(rows, asks);
 }
 
 // The port has put the head's proposals behind the tokens already; of a row that failed they do not stand. Of the
 // others those stand that the row's masks allow, one behind the other; under `ratio` the first that they forbid, too:
 // its place is decided as a rejection.
-void Speculation::place_drafts(std::span<EngineRow* const> rows) {
+void Speculation::place_drafts(std::span<EngineRow* const> rows, std::span<const DraftRound::Ask> asks) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EngineRow& row = *rows[i];
     if (row.drafting != DraftSource::forced) row.drafting = round_.source(i);
@@ -306,7 +304,7 @@ void Speculation::place_drafts(std::span<EngineRow* const> rows) {
       if (!allowed || row.ends_with(id)) break;
     }
     // The head was asked for all of them; a text offers what it has.
-    const std::int64_t asked = row.drafting == DraftSource::head ? row.drafts_asked : std::ssize(round_.proposals(i));
+    const std::int64_t asked = row.drafting == DraftSource::head ? asks[i].depth : std::ssize(round_.proposals(i));
     const bool ended = row.drafted > 0 && row.ends_with(row.tokens.back());
     row.drafts_in_vain = row.drafted < asked && !ended && row.drafting != DraftSource::forced ? 1 : 0;
     row.roll.roll_back();

@@ -25,10 +25,9 @@ namespace outrider {
 
 struct SpeculationLimits {
   enum class Head : std::uint8_t { use, ignore };
-  using Depths = DraftDepths;
-  std::int64_t depth = 0;            // K, the most proposals of a row in a step; 0: no speculation
-  Head head = Head::use;             // the model's MTP head, where it has one
-  Depths depths = Depths::measured;  // of all rows; a request may ask for fixed ones itself
+  std::int64_t depth = 0;                      // K, the most proposals of a row in a step; 0: no speculation
+  Head head = Head::use;                       // the model's MTP head, where it has one
+  DraftDepths depths = DraftDepths::measured;  // of all rows; a request may ask for fixed ones itself
   Refresh refresh = Refresh::from_target;
   NgramLimits text;
   bool drafts_text = true;           // whether the text's own repetitions are proposed
@@ -132,7 +131,7 @@ class Speculation {
   bool is_fixed(const EngineRow& row) const;
   void guard_head();
   std::vector<std::int64_t> plan(std::span<EngineRow* const> rows, std::span<Forced> forced);
-  void place_drafts(std::span<EngineRow* const> rows);
+  void place_drafts(std::span<EngineRow* const> rows, std::span<const DraftRound::Ask> asks);
 
   Parts parts_;
   SpeculationLimits limits_;

@@ -1,5 +1,6 @@
 // One step of Core: forward over the ragged batch, head on the rows that sample, choose, commit, score.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include "base/log.h"
 #include "engine/core.h"
 #include "engine/sampler.h"
+#include "speculate/acceptance.h"
 
 namespace outrider {
 
@@ -252,14 +254,12 @@ void Core::accept(Share& share, std::span<const Choice> choices) const {
   share.accepted = 0;
   if (share.failed || share.choices() == 0) return;
   const EngineRow& row = *share.row;
-  const std::size_t known = row.tokens.size() - static_cast<std::size_t>(row.drafted);
-  const auto choice = [&]() -> const Choice& {
-    return choices[share.first_choice + static_cast<std::size_t>(share.accepted)];
-  };
-  while (share.accepted < row.drafted && !choice().failure &&
-         choice().id == row.tokens[known + static_cast<std::size_t>(share.accepted)])
-    ++share.accepted;
-  share.fails = choice().failure.has_value();
+  const auto drafted = static_cast<std::size_t>(row.drafted);
+  const std::span<const Choice> own = choices.subspan(share.first_choice, drafted + 1);
+  std::array<std::int32_t, kMaxDraftDepth + 1> ids;  // a choice that failed is no draft's token
+  std::transform(own.begin(), own.end(), ids.begin(), [](const Choice& c) { return c.failure ? -1 : c.id; });
+  share.accepted = accept_exact(std::span(row.tokens).last(drafted), std::span(ids).first(drafted + 1));
+  share.fails = own[static_cast<std::size_t>(share.accepted)].failure.has_value();
 }
 
 // The hiddens as the draft head reads them, or as they are.
