@@ -59,7 +59,7 @@ void unpack_codes(const std::byte* packed, int bits, std::span<std::uint8_t> cod
     case 7:
       return unpack<7>(packed, codes);
     case 8:
-      std::memcpy(codes.data(), packed, codes.size());
+      std::copy_n(reinterpret_cast<const std::uint8_t*>(packed), codes.size(), codes.begin());  // none is allowed too
       return;
     default:
       OUTRIDER_CHECK(false, "{} bits", bits);

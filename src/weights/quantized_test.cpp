@@ -44,6 +44,7 @@ TEST(Codes, AreALowestBitFirstStream) {
 }
 
 TEST(Codes, RoundTripAtEveryWidthAndLength) {
+  for (int bits = 1; bits <= 8; ++bits) EXPECT_EQ(packed_hex({}, bits), "");
   rc::check([](const Codes& raw) {
     const int bits = *rc::gen::inRange(1, 9);
     Codes codes = raw;
