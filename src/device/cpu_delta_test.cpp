@@ -17,12 +17,14 @@ struct Inputs {
         b(Values::random(tokens, layout.value_heads, seed + 2)) {}
 };
 
-// A row's share of a step: which of its tokens, from which slot, stored where.
+// A row's share of a step: which of its tokens, from which slot and log, stored and logged where.
 struct Part {
   const Inputs* inputs;
   std::int64_t begin, end;
   const std::byte* read;
   std::vector<RecurrentStore> stores;
+  RecurrentLog log = {};
+  std::byte* write_log = nullptr;
 };
 
 // Runs one step over parts of rows; y [T, Hv*Dv].
@@ -42,7 +44,8 @@ Values run(const RecurrentLayout& layout, const DeltaParameters& parameters, Dev
       std::copy_n(in.a.row(t), a.width, a.row(at + t - part.begin));
       std::copy_n(in.b.row(t), b.width, b.row(at + t - part.begin));
     }
-    rows.push_back({at, at + part.end - part.begin, part.begin, 0, blocks, {part.read, part.stores}});
+    rows.push_back(
+        {at, at + part.end - part.begin, part.begin, 0, blocks, {part.read, part.stores, part.log, part.write_log}});
     at += part.end - part.begin;
   }
   Values conv = parameters.conv_by_tap();
@@ -158,6 +161,63 @@ TEST(GatedDelta, ThreadsInstructionSetsAndNeighboursDoNotMatter) {
         EXPECT_TRUE(same_bytes(y.data, expected)) << device.name() << " " << threads << " " << layout.value_width;
         for (std::int64_t s = 0; s < 6; ++s)
           EXPECT_EQ(std::memcmp(slots.slot(s), alone.slot(s), layout.slot_bytes()), 0) << device.name() << " " << s;
+      }
+  }
+}
+
+// Verify windows that keep a state and a log, of which any number of tokens stands: y of every window, and the state
+// that a later step stores, are those of one pass over the row. Some windows store a token in their middle, too, from
+// where on the log then counts.
+TEST(GatedDelta, WindowsWithLogsGiveTheBytesOfOnePass) {
+  constexpr std::int64_t kTokens = 24, kLayer = 1, kMost = 5;
+  std::uint32_t random = 1;
+  const auto below = [&](std::int64_t n) {
+    random = random * 1664525U + 1013904223U;
+    return static_cast<std::int64_t>(random >> 8) % n;
+  };
+  for (RecurrentLayout layout : kShapes) {
+    layout.layers = 3;
+    const DeltaParameters parameters = DeltaParameters::random(layout, 101);
+    const Inputs in(layout, kTokens + kMost, 105);
+    SlotsFixture every(layout, kTokens + kMost);
+    Part whole = {&in, 0, kTokens + kMost, nullptr, {}};
+    for (std::int64_t t = 0; t < kTokens + kMost; ++t) whole.stores.push_back({t + 1, every.slot(t)});
+    CpuDevice twin(1, *kernel_table(Isa::portable));
+    Values expected = run(layout, parameters, twin, {whole}, kLayer);
+    const std::size_t layer_bytes = static_cast<std::size_t>(layout.layer_floats()) * sizeof(float);
+    for (const KernelTable* table : present_tables())
+      for (const int threads : {1, 3}) {
+        CpuDevice device(threads, *table);
+        const std::byte* read = nullptr;
+        RecurrentLog log;
+        SlotsFixture slots(layout, 2 * kTokens);
+        std::vector<AlignedBuffer> logs;
+        std::int64_t done = 0, used = 0;
+        while (done < kTokens) {
+          const std::int64_t tokens = 1 + below(kMost), kept = 1 + below(tokens);
+          std::byte* const stored = slots.slot(used++);
+          std::byte* base = stored;
+          std::int64_t first = 0;  // of the log, once the window stands
+          Part part = {&in, done, done + tokens, read, {{1, stored}}, log};
+          if (tokens > 2 && below(2) == 0) {
+            const std::int64_t middle = 2 + below(tokens - 1);
+            part.stores.push_back({middle, slots.slot(used++)});
+            if (kept >= middle) base = part.stores.back().slot, first = middle - 1;
+          }
+          logs.emplace_back(layout.log_bytes(kMost - 1), MemoryPart::recurrent);
+          std::memset(logs.back().data(), 0xff, logs.back().size());
+          part.write_log = logs.back().data();
+          Values got = run(layout, parameters, device, {part}, kLayer);
+          ASSERT_EQ(std::memcmp(got.data.data(), expected.row(done), got.data.size() * 4), 0) << device.name();
+          for (const RecurrentStore& store : part.stores)
+            ASSERT_EQ(std::memcmp(store.slot + layout.state_offset(kLayer),
+                                  every.slot(done + store.tokens - 1) + layout.state_offset(kLayer), layer_bytes),
+                      0)
+                << device.name() << " after " << done + store.tokens;
+          read = base;
+          log = {logs.back().data(), first, kept - 1 - first};
+          done += kept;
+        }
       }
   }
 }
@@ -369,6 +429,11 @@ TEST(GatedDeltaDeathTest, ChecksStores) {
                    {{&in, 0, 3, nullptr, {{2, slots.slot(0)}, {2, slots.slot(1)}, {3, slots.slot(1)}}}}),
                "after 2 tokens follows one after 2");
   EXPECT_DEATH(run(layout, parameters, device, {{&in, 1, 3, slots.slot(0), {{2, slots.slot(0)}}}}), "slot of its own");
+  AlignedBuffer log(layout.log_bytes(2), MemoryPart::recurrent);
+  EXPECT_DEATH(run(layout, parameters, device, {{&in, 0, 3, nullptr, {{2, slots.slot(0)}}, {}, log.data()}}),
+               "a log behind stores after 2 to 2 of 3 tokens");
+  EXPECT_DEATH(run(layout, parameters, device, {{&in, 1, 3, nullptr, {{2, slots.slot(0)}}, {log.data(), 0, 1}}}),
+               "a log of 1 tokens behind no state");
 }
 
 }  // namespace

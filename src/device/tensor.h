@@ -100,7 +100,9 @@ struct KvLayout {
 };
 
 // Where the state of a recurrent layer lies in one slot, all recurrent layers of the model together: [layer]{ S
-// [Hv][Dk][Dv], window [W-1][C] } f32; the window holds the last W-1 inputs of the convolution, oldest first.
+// [Hv][Dk][Dv], window [W-1][C] } f32; the window holds the last W-1 inputs of the convolution, oldest first. A log
+// holds of each token and layer what it adds to a state: [token][layer]{ p [C], k [Hk][Dk], delta [Hv][Dv], g [Hv] }
+// f32, p the raw inputs of the convolution and the others as in numerics.md section 6.
 struct RecurrentLayout {
   std::int64_t layers = 0;       // recurrent layers; 0: the model has none
   std::int64_t key_heads = 0;    // Hk
@@ -119,20 +121,34 @@ struct RecurrentLayout {
   std::size_t window_offset(std::int64_t layer) const {
     return state_offset(layer) + static_cast<std::size_t>(state_floats()) * sizeof(float);
   }
+  // Of a log, in floats: one token of one layer, from one token to the next, and where token and layer begin.
+  std::int64_t log_entry() const { return channels() + key_heads * key_width + value_heads * (value_width + 1); }
+  std::int64_t log_stride() const { return layers * log_entry(); }
+  std::int64_t log_at(std::int64_t token, std::int64_t layer) const {
+    return token * log_stride() + layer * log_entry();
+  }
+  std::size_t log_bytes(std::int64_t tokens) const {
+    return static_cast<std::size_t>(tokens * log_stride()) * sizeof(float);
+  }
 };
 
-// The state after the row's first `tokens` tokens of the step goes to `slot`.
-struct RecurrentStore {
-  std::int64_t tokens = 0;
-  std::byte* slot = nullptr;
+// Tokens [first, first + tokens) of a log: their writes turn the state of a slot into that after them.
+struct RecurrentLog {
+  const std::byte* data = nullptr;
+  std::int64_t first = 0, tokens = 0;
 };
 
-// Where a step reads and writes a row's recurrent state. `read`: the slot of the state before the step, never written;
-// null: zeros. `stores`: ascending, the last one after all of the row's tokens; a store's slot is scratch until its
-// token is reached, and no two of a batch are the same.
+// Where a step reads and writes a row's recurrent state. `read`: the slot of the state before the step, never written,
+// which `log` follows; null: zeros, without a log. `stores`: ascending, the last one after all of the row's tokens; no
+// two of a batch are the same. A verify window, whose round may keep any of its tokens, stores the state after its
+// first token and gives the log of those behind it, token i at i - 1, to `write_log`; then the last store may come
+// earlier. Replaying a log takes the very steps of its tokens: the same bits as a slot per token, at a fraction of the
+// traffic.
 struct RecurrentAccess {
   const std::byte* read = nullptr;
   std::span<const RecurrentStore> stores;
+  RecurrentLog log = {};
+  std::byte* write_log = nullptr;
 };
 
 // One row of a ragged batch: flat tokens [begin, end) stand at absolute positions position, position+1, ...

@@ -34,8 +34,9 @@ PrefixCapacity prefixes_of(const Model& model, const CoreLimits& limits) {
 // The rows' planned blocks and slots, and beyond them what stored prefixes may keep: so rows never wait for those.
 StateCapacity capacity_of(const Model& model, const CoreLimits& limits) {
   const PrefixCapacity prefixes = prefixes_of(model, limits);
-  return {limits.schedule.kv_blocks, Core::recurrent_slots(limits, limits.schedule.rows), prefixes.blocks,
-          prefixes.checkpoints};
+  RecurrentCapacity recurrent = Core::recurrent_capacity(limits);
+  recurrent.prefix_slots = prefixes.checkpoints;
+  return {limits.schedule.kv_blocks, prefixes.blocks, recurrent};
 }
 
 Speculation::Room with_prefixes(const Model& model, const CoreLimits& limits, Speculation::Room room) {

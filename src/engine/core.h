@@ -56,9 +56,9 @@ class Core {
   static Speculation::Room draft_room(const CoreLimits& limits);
   // Bytes of the arena a step takes its pieces from.
   static std::size_t scratch_bytes(const Model& model, const Device& device, const CoreLimits& limits);
-  // Slots of recurrent state that `rows` rows need: the committed one, and one per token of a window.
-  static std::int64_t recurrent_slots(const CoreLimits& limits, std::int64_t rows) {
-    return rows * (limits.speculation.depth + 2);
+  // What the rows need of recurrent state: each the committed slot and that of its step, with logs for their windows.
+  static RecurrentCapacity recurrent_capacity(const CoreLimits& limits) {
+    return {.row_slots = 2 * limits.schedule.rows, .log_tokens = limits.speculation.depth};
   }
   const StatePool& state_pool() const { return pool_; }
   const Speculation* speculation() const { return speculation_.get(); }  // null: off

@@ -90,10 +90,12 @@ class Costs {
         {MemoryPart::scratch, Core::scratch_bytes(*graph_, device_, core) + choosing},
         {MemoryPart::text, text_bytes_},
         {MemoryPart::fixed, kFixedBytes}};
-    if (recurrent())
+    if (recurrent()) {
+      const RecurrentCapacity of_rows = Core::recurrent_capacity(core);
       parts[MemoryPart::recurrent] =
-          saturating_mul(static_cast<std::uint64_t>(Core::recurrent_slots(core, core.schedule.rows)),
-                         model_.declaration.recurrent.slot_bytes());
+          saturating_mul(static_cast<std::uint64_t>(of_rows.row_slots),
+                         RecurrentPool::row_slot_bytes(model_.declaration.recurrent, of_rows.log_tokens));
+    }
     if (core.prefix_bytes > 0) parts[MemoryPart::prefix] = core.prefix_bytes;
     return parts;
   }

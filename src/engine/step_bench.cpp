@@ -56,16 +56,17 @@ StateRow filled_row(StatePool& pool, std::int64_t context) {
   return StateRow(std::move(row), std::move(recurrent));
 }
 
-// Of every row the state it starts from and what a step stores beside it.
-std::int64_t slots_for(std::span<const StepShape> shapes) {
+// Of every row the state it starts from and what its steps store beside it.
+RecurrentCapacity recurrent_for(std::span<const StepShape> shapes) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> most;
+  RecurrentCapacity capacity;
   for (const StepShape& s : shapes) {
     std::int64_t& slots = most[{s.rows, s.context}];
-    slots = std::max(slots, 2 + (s.head == StepShape::Head::every ? s.tokens : s.tokens / kPromptStepTokens));
+    slots = std::max(slots, 2 + s.tokens / kPromptStepTokens);
+    if (s.head == StepShape::Head::every) capacity.log_tokens = std::max(capacity.log_tokens, s.tokens - 1);
   }
-  std::int64_t slots = 0;
-  for (const auto& [key, of_a_row] : most) slots += key.first * of_a_row;
-  return slots;
+  for (const auto& [key, of_a_row] : most) capacity.row_slots += key.first * of_a_row;
+  return capacity;
 }
 
 // Error (memory, usage) as the constructor's.
@@ -88,9 +89,11 @@ EnginePlan plan_steps(LoadOptions options, std::span<const StepShape> shapes, co
   memory.planned_bytes += kv + probe_bytes() - memory.parts[MemoryPart::kv];
   memory.parts[MemoryPart::kv] = kv;
   if (const RecurrentLayout& recurrent = plan.model.declaration.recurrent; recurrent.layers > 0) {
-    const std::uint64_t slots = static_cast<std::uint64_t>(slots_for(shapes)) * recurrent.slot_bytes();
-    memory.planned_bytes += slots - memory.parts[MemoryPart::recurrent];
-    memory.parts[MemoryPart::recurrent] = slots;
+    const RecurrentCapacity of_rows = recurrent_for(shapes);
+    const std::uint64_t states =
+        static_cast<std::uint64_t>(of_rows.row_slots) * RecurrentPool::row_slot_bytes(recurrent, of_rows.log_tokens);
+    memory.planned_bytes += states - memory.parts[MemoryPart::recurrent];
+    memory.parts[MemoryPart::recurrent] = states;
   }
   memory.parts[MemoryPart::fixed] += probe_bytes();
   memory.rows = options.max_rows;
@@ -107,7 +110,7 @@ StepBench::StepBench(LoadOptions options, std::span<const StepShape> shapes) {
   loaded_ = load_model(*source, options.precision, *device_);
   const Declaration& graph = plan_.model.declaration;
   pool_ = std::make_unique<StatePool>(StateLayout{graph.kv, graph.recurrent},
-                                      StateCapacity{plan_.limits.schedule.kv_blocks, slots_for(shapes)});
+                                      StateCapacity{plan_.limits.schedule.kv_blocks, 0, recurrent_for(shapes)});
   arena_ = std::make_unique<Arena>(loaded_->scratch_bytes(*device_, Core::step_limits(plan_.limits)));
   probe_ = std::make_unique<MachineProbe>(*device_, probe_bytes());
   for (const StepShape& s : shapes) rows_of(s);

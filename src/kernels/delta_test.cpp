@@ -1,5 +1,7 @@
 // The kernels of the gated delta net: the portable table against its formulas, the others against its bytes. The rule
 // itself is compared with a program in double in device/.
+#include <fmt/format.h>
+
 #include "base/memory.h"
 #include "kernels/math.h"
 #include "kernels/vector_test_data.h"
@@ -78,8 +80,8 @@ TEST(DeltaSteps, KeepTheOrderOfSection6) {
     const std::vector<float> from = {x[6], x[7]};
     float v = x[8];
     std::vector<float> to(2);
+    const RecurrentStore store = {1, reinterpret_cast<std::byte*>(to.data())};
     portable().delta_steps({.from = from.data(),
-                            .to = to.data(),
                             .state_stride = 1,
                             .key_width = 2,
                             .columns = 1,
@@ -88,7 +90,8 @@ TEST(DeltaSteps, KeepTheOrderOfSection6) {
                             .k = k,
                             .v = &v,
                             .g = &g,
-                            .b = &b});
+                            .b = &b,
+                            .stores = {&store, 1}});
     const float s0 = g * from[0], s1 = g * from[1];
     const float r = std::fma(s1, k[1], s0 * k[0]), delta = b * (x[8] - r);
     EXPECT_EQ(bits(to[0]), bits(std::fma(k[0], delta, s0)));
@@ -148,105 +151,172 @@ TEST_P(DeltaKernels, SoftplusOfEveryKindOfBitsIsTheScalarOne) {
   }
 }
 
+// One head: `log` writes of earlier tokens, then `tokens`, S stored after those of `stores`.
 struct DeltaCase {
-  std::int64_t key_width, value_width, begin, columns, tokens;
+  std::int64_t key_width, value_width, begin, columns;
+  std::int64_t log, tokens;
+  std::vector<std::int64_t> stores;
 };
 
 // Everything of one head's step in one place, with margins between the rows of S that nobody may touch.
 struct DeltaData {
-  std::vector<float> from, to, tokens, g, b;
-  std::int64_t stride;
+  std::vector<float> from, tokens, g, b, log, deltas;
+  std::vector<AlignedBuffer> slots;
+  std::vector<RecurrentStore> stores;
+  std::int64_t stride, log_stride;
 };
+
+constexpr float kMargin = -1234.5F;
+constexpr std::size_t kSlotOffset = 64;
 
 DeltaData delta_data(const DeltaCase& c, Kind kind, Random& random) {
   DeltaData d;
   d.from = vector_of(kind == Kind::zeros ? Kind::plain : kind, static_cast<std::size_t>(c.key_width * c.value_width),
                      random);
-  d.to.assign(d.from.size(), -1234.5F);
   d.stride = 2 * c.key_width + c.value_width + 3;
   d.tokens = vector_of(kind, static_cast<std::size_t>(c.tokens * d.stride), random);
   for (std::int64_t t = 0; t < 2 * c.tokens; ++t) {
     d.g.push_back(t % 5 == 4 ? 0.0F : std::fabs(random.signed_unit()));
     d.b.push_back(t % 3 == 2 ? 1.0F : std::fabs(random.signed_unit()));
   }
+  d.log_stride = c.key_width + c.value_width + 1;
+  d.log = vector_of(kind, static_cast<std::size_t>((c.log + 1) * d.log_stride), random);
+  d.deltas.assign(static_cast<std::size_t>(c.tokens * c.value_width), kMargin);
   return d;
 }
 
-DeltaSteps steps_of(const DeltaCase& c, DeltaData& d, bool zeros, std::int64_t first, std::int64_t tokens) {
-  float* const token = d.tokens.data() + first * d.stride;
-  return {.from = zeros ? nullptr : d.from.data() + c.begin,
-          .to = d.to.data() + c.begin,
-          .state_stride = c.value_width,
-          .key_width = c.key_width,
-          .columns = c.columns,
-          .tokens = tokens,
-          .q = token,
-          .k = token + c.key_width,
-          .v = token + 2 * c.key_width + c.begin,
-          .token_stride = d.stride,
-          .g = d.g.data() + 2 * first,
-          .b = d.b.data() + 2 * first,
-          .gate_stride = 2};
+// Slots of `d` filled with the margin, `shift` floats off their alignment.
+void open_slots(const DeltaCase& c, DeltaData& d, std::size_t shift) {
+  d.slots.clear();
+  d.stores.clear();
+  for (const std::int64_t tokens : c.stores) {
+    AlignedBuffer& slot = d.slots.emplace_back(kSlotOffset + (d.from.size() + 16) * sizeof(float), MemoryPart::scratch);
+    std::fill(slot.as<float>().begin(), slot.as<float>().end(), kMargin);
+    d.stores.push_back({tokens, slot.data() + shift * sizeof(float)});
+  }
 }
 
-void run_steps(const KernelTable& table, const DeltaCase& c, DeltaData& d, bool zeros, std::int64_t first,
-               std::int64_t tokens) {
-  table.delta_steps(steps_of(c, d, zeros, first, tokens));
+struct DeltaRun {
+  bool zeros = false;
+  DeltaStore store = DeltaStore::cached;
+  std::size_t shift = 0;
+};
+
+DeltaSteps steps_of(const DeltaCase& c, DeltaData& d, const DeltaRun& run) {
+  open_slots(c, d, run.shift);
+  const float* const log = d.log.data();
+  return {
+      .from = run.zeros ? nullptr : d.from.data() + c.begin,
+      .log = {run.zeros ? 0 : c.log, log, log + c.key_width + c.begin, log + c.key_width + c.value_width, d.log_stride},
+      .state_stride = c.value_width,
+      .key_width = c.key_width,
+      .columns = c.columns,
+      .tokens = c.tokens,
+      .q = d.tokens.data(),
+      .k = d.tokens.data() + c.key_width,
+      .v = d.tokens.data() + 2 * c.key_width + c.begin,
+      .token_stride = d.stride,
+      .g = d.g.data(),
+      .b = d.b.data(),
+      .gate_stride = 2,
+      .stores = d.stores,
+      .store_offset = kSlotOffset + static_cast<std::size_t>(c.begin) * sizeof(float),
+      .store = run.store,
+      .deltas = d.deltas.data() + c.begin,
+      .delta_stride = c.value_width};
+}
+
+// Without slots, which steps_of() opens.
+DeltaData copy_of(const DeltaData& d) {
+  return {d.from, d.tokens, d.g, d.b, d.log, d.deltas, {}, {}, d.stride, d.log_stride};
+}
+
+bool same(const DeltaData& a, const DeltaData& b) {
+  bool equal = same_bytes(a.tokens, b.tokens) && same_bytes(a.deltas, b.deltas);
+  for (std::size_t i = 0; i < a.slots.size(); ++i) {
+    const std::span<const float> x = a.slots[i].as<float>(), y = b.slots[i].as<float>();
+    equal = equal && same_bytes({x.begin(), x.end()}, {y.begin(), y.end()});
+  }
+  return equal;
+}
+
+const DeltaCase kDeltaCases[] = {
+    {16, 16, 0, 16, 0, 1, {1}},          {16, 16, 0, 16, 0, 4, {4}},        {5, 7, 2, 5, 1, 3, {1}},
+    {128, 128, 0, 128, 0, 5, {1, 3, 5}}, {128, 128, 32, 64, 3, 2, {1}},     {128, 128, 0, 128, 4, 4, {1, 4}},
+    {64, 100, 0, 100, 2, 3, {3}},        {1, 33, 0, 33, 0, 6, {2, 3}},      {20, 70, 3, 47, 1, 1, {1}},
+    {32, 1, 0, 1, 5, 9, {1, 2, 3, 4}},   {20, 80, 16, 55, 2, 4, {1, 2, 4}}, {256, 96, 0, 96, 1, 3, {1}}};
+
+std::string describe(const DeltaCase& c) {
+  return fmt::format("{}x{} [{}, +{}), log of {}, {} tokens, {} stores", c.key_width, c.value_width, c.begin, c.columns,
+                     c.log, c.tokens, c.stores.size());
 }
 
 TEST_P(DeltaKernels, DeltaStepsGiveThePortableBytes) {
   Random random(6);
-  for (const DeltaCase& c :
-       {DeltaCase{16, 16, 0, 16, 1}, DeltaCase{16, 16, 0, 16, 4}, DeltaCase{5, 7, 2, 5, 3},
-        DeltaCase{128, 128, 0, 128, 5}, DeltaCase{128, 128, 32, 64, 2}, DeltaCase{64, 100, 0, 100, 3},
-        DeltaCase{1, 33, 0, 33, 6}, DeltaCase{20, 70, 3, 47, 1}, DeltaCase{32, 1, 0, 1, 9}})
+  for (const DeltaCase& c : kDeltaCases)
     for (const Kind kind : {Kind::plain, Kind::equal, Kind::zeros, Kind::tiny, Kind::mixed, Kind::with_nan, Kind::huge})
       for (const bool zeros : {false, true}) {
-        SCOPED_TRACE(testing::Message() << c.key_width << "x" << c.value_width << " [" << c.begin << ", +" << c.columns
-                                        << "), " << c.tokens << " tokens, kind " << static_cast<int>(kind));
-        DeltaData expected = delta_data(c, kind, random), got = expected;
-        run_steps(portable(), c, expected, zeros, 0, c.tokens);
-        run_steps(table(), c, got, zeros, 0, c.tokens);
-        ASSERT_TRUE(same_bytes(expected.to, got.to));
-        ASSERT_TRUE(same_bytes(expected.tokens, got.tokens));
+        SCOPED_TRACE(fmt::format("{}, kind {}", describe(c), static_cast<int>(kind)));
+        const DeltaData data = delta_data(c, kind, random);
+        DeltaData expected = copy_of(data), got = copy_of(data);
+        portable().delta_steps(steps_of(c, expected, {.zeros = zeros}));
+        table().delta_steps(steps_of(c, got, {.zeros = zeros}));
+        ASSERT_TRUE(same(expected, got));
       }
 }
 
 // Aligned states are streamed, others are not; columns that do not fill a register never are.
 TEST_P(DeltaKernels, StreamedStatesAreTheBytesOfCachedOnes) {
   Random random(8);
-  for (const DeltaCase& c :
-       {DeltaCase{16, 16, 0, 16, 1}, DeltaCase{128, 128, 0, 128, 1}, DeltaCase{128, 128, 32, 64, 1},
-        DeltaCase{20, 80, 16, 55, 1}, DeltaCase{20, 70, 0, 70, 1}, DeltaCase{16, 32, 0, 32, 3}})
-    for (const std::int64_t shift : {0, 1}) {
-      SCOPED_TRACE(testing::Message() << c.key_width << "x" << c.value_width << " [" << c.begin << ", +" << c.columns
-                                      << "), " << c.tokens << " tokens, shift " << shift);
-      DeltaData expected = delta_data(c, Kind::plain, random), got = expected;
-      run_steps(portable(), c, expected, false, 0, c.tokens);
-      AlignedBuffer memory((got.to.size() + 16) * sizeof(float), MemoryPart::scratch);
-      const std::span<float> to = memory.as<float>().subspan(static_cast<std::size_t>(shift), got.to.size());
-      std::copy(got.to.begin(), got.to.end(), to.begin());
-      DeltaSteps steps = steps_of(c, got, false, 0, c.tokens);
-      steps.to = to.data() + c.begin;
-      steps.store = DeltaStore::streamed;
-      table().delta_steps(steps);
-      got.to.assign(to.begin(), to.end());
-      ASSERT_TRUE(same_bytes(expected.to, got.to));
-      ASSERT_TRUE(same_bytes(expected.tokens, got.tokens));
+  for (const DeltaCase& c : kDeltaCases)
+    for (const std::size_t shift : {0U, 1U}) {
+      SCOPED_TRACE(fmt::format("{}, shift {}", describe(c), shift));
+      const DeltaData data = delta_data(c, Kind::plain, random);
+      DeltaData expected = copy_of(data), got = copy_of(data);
+      portable().delta_steps(steps_of(c, expected, {.shift = shift}));
+      table().delta_steps(steps_of(c, got, {.store = DeltaStore::streamed, .shift = shift}));
+      ASSERT_TRUE(same(expected, got));
     }
 }
 
-TEST_P(DeltaKernels, DeltaStepsOfATokenAtATimeAreThoseOfAllAtOnce) {
+// A token at a time from stored states; from a state and the deltas of the tokens behind it: the bytes of all at once.
+TEST_P(DeltaKernels, AStateAndItsLogAreTheStateOfTheTokensBehindIt) {
   Random random(7);
-  const DeltaCase c = {64, 96, 0, 96, 6};
-  DeltaData once = delta_data(c, Kind::plain, random), apart = once;
-  run_steps(table(), c, once, false, 0, 6);
-  for (std::int64_t t = 0; t < 6; ++t) {
-    run_steps(table(), c, apart, false, t, 1);
-    if (t < 5) apart.from.swap(apart.to);
-  }
-  EXPECT_TRUE(same_bytes(once.to, apart.to));
-  EXPECT_TRUE(same_bytes(once.tokens, apart.tokens));
+  constexpr std::int64_t kKeys = 64, kValues = 96, kTokens = 6;
+  const DeltaCase all = {kKeys, kValues, 0, kValues, 0, kTokens, {1, 2, 3, 4, 5, 6}};
+  const DeltaData data = delta_data(all, Kind::plain, random);
+  DeltaData once = copy_of(data);
+  table().delta_steps(steps_of(all, once, {}));
+  for (std::int64_t base = 1; base < kTokens; ++base)
+    for (std::int64_t logged = 0; base + logged < kTokens; ++logged) {
+      SCOPED_TRACE(testing::Message() << "stored after " << base << ", " << logged << " logged");
+      DeltaData apart = copy_of(data);
+      // The log as a device keeps it: k, delta, g of each token behind the stored one.
+      apart.log.clear();
+      for (std::int64_t t = base; t < base + logged; ++t) {
+        const float* const k = data.tokens.data() + t * data.stride + kKeys;
+        const float* const delta = once.deltas.data() + (t - 1) * kValues;
+        apart.log.insert(apart.log.end(), k, k + kKeys);
+        apart.log.insert(apart.log.end(), delta, delta + kValues);
+        apart.log.push_back(data.g[static_cast<std::size_t>(2 * t)]);
+      }
+      const DeltaCase one = {kKeys, kValues, 0, kValues, logged, 1, {1}};
+      DeltaSteps steps = steps_of(one, apart, {});
+      const auto at = static_cast<std::ptrdiff_t>(base + logged);
+      const std::span<const float> stored = once.slots[static_cast<std::size_t>(base - 1)].as<float>();
+      steps.from = stored.data() + kSlotOffset / sizeof(float);
+      steps.q += at * data.stride;
+      steps.k += at * data.stride;
+      steps.v += at * data.stride;
+      steps.g += 2 * at;
+      steps.b += 2 * at;
+      table().delta_steps(steps);
+      const std::span<const float> want = once.slots[static_cast<std::size_t>(at)].as<float>();
+      const std::span<const float> got = apart.slots[0].as<float>();
+      ASSERT_TRUE(same_bytes({want.begin(), want.end()}, {got.begin(), got.end()}));
+      const auto y = [&](const DeltaData& d) { return d.tokens.data() + at * d.stride + 2 * kKeys; };
+      ASSERT_TRUE(std::equal(y(apart), y(apart) + kValues, y(once)));
+    }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "kernels/packed_matrix.h"
@@ -57,18 +58,38 @@ struct AttendChunk {
   float* acc = nullptr;                // [queries][D] out
 };
 
-// Where S goes: `streamed` past the caches, for a state that is not read before other data have filled them. A line
+// The state after the row's first `tokens` tokens of a step goes to `slot` (device/tensor.h: RecurrentLayout).
+struct RecurrentStore {
+  std::int64_t tokens = 0;
+  std::byte* slot = nullptr;
+};
+
+// How S is stored: `streamed` past the caches, for a state that is not read before other data have filled them. A line
 // that is written whole is then not read first. A hint: the bytes are the same.
 enum class DeltaStore : std::uint8_t { cached, streamed };
 
+// Most keys of a head (Dk): the kernels keep a block of S on the stack while tokens pass.
+inline constexpr std::int64_t kMaxDeltaKeys = 256;
+// Most taps of its convolution.
+inline constexpr std::int64_t kMaxConvTaps = 8;
+
+// Writes of earlier tokens: S = g*S + k*delta^T of each in order, in the very steps of the token that left them.
+struct DeltaLog {
+  std::int64_t tokens = 0;
+  const float* k = nullptr;      // [Dk]
+  const float* delta = nullptr;  // [columns]
+  const float* g = nullptr;      // [1]
+  std::int64_t stride = 0;       // elements from one token's to the next one's
+};
+
 // The delta rule of one value head over consecutive tokens, for some of its columns (numerics.md section 6).
 struct DeltaSteps {
-  // S [Dk][columns] before the first token and after the last one, rows state_stride elements apart. `from` null:
-  // zeros; never `to`.
+  // S [Dk][columns] before the first token is `from` and the writes of `log` after it; rows of S in a slot are
+  // state_stride elements apart. `from` null: zeros, without a log.
   const float* from = nullptr;
-  float* to = nullptr;
+  DeltaLog log = {};
   std::int64_t state_stride = 0;  // Dv
-  std::int64_t key_width = 0;     // Dk
+  std::int64_t key_width = 0;     // Dk, at most kMaxDeltaKeys
   std::int64_t columns = 0;
   std::int64_t tokens = 0;
   // Of the first token: q, k [Dk] and v [columns], which becomes y; the next one's are token_stride elements behind.
@@ -80,7 +101,13 @@ struct DeltaSteps {
   const float* g = nullptr;
   const float* b = nullptr;
   std::int64_t gate_stride = 0;
+  // Where S goes: `store_offset` bytes into the slots of `stores`, ascending in their tokens, none of them `from`'s.
+  std::span<const RecurrentStore> stores = {};
+  std::size_t store_offset = 0;
   DeltaStore store = DeltaStore::cached;
+  // Where the deltas [columns] of the tokens behind the first one go, delta_stride elements apart; null: nowhere.
+  float* deltas = nullptr;
+  std::int64_t delta_stride = 0;
 };
 
 struct KernelTable {

@@ -1,9 +1,11 @@
 // Rows of recurrent layers: the state after a position, kept in slots outside each other (design.md section 3;
 // runtime.md 2.3).
 //
-// A slot holds the state of all recurrent layers of one model after one position, and is written once: by the step that
-// reaches the position. From then on it is read-only, so that rounds, forks, checkpoints and prefix entries share it by
-// counting owners, and an abort at any instant finds the committed slot as it was.
+// A slot holds the state of all recurrent layers of one model after one position, and a log what the tokens of a verify
+// window behind its first one add to it; both are written once, by the step that reaches those positions. From then on
+// they are read-only, so that rounds, forks, checkpoints and prefix entries share them by counting owners, and an abort
+// at any instant finds the committed state as it was. A state is a slot, or a slot and the first tokens of a log, which
+// the next step replays on its way: a window costs the traffic of one state, not of one per token.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +20,31 @@ namespace outrider {
 
 struct RecurrentSlotStore;
 
-// Slots of one model: `row_slots` for rows, charged to MemoryPart::recurrent when first taken, and beyond them
-// `prefix_slots` that entries of a prefix store may keep, charged to MemoryPart::prefix. A released slot is kept for
-// reuse until trim(). The pool outlives its rows and does not move. One engine thread at a time.
+// What a pool may have: slots of rows, each with a log of up to `log_tokens` tokens where that is not 0, and beyond
+// them slots that entries of a prefix store may keep.
+struct RecurrentCapacity {
+  std::int64_t row_slots = 0;
+  std::int64_t log_tokens = 0;  // a window of one token more is the longest
+  std::int64_t prefix_slots = 0;
+};
+
+// Slots and logs of one model: those of rows are charged to MemoryPart::recurrent when first taken, slots beyond them
+// to MemoryPart::prefix. A released one is kept for reuse until trim(). The pool outlives its rows and does not move.
+// One engine thread at a time.
 class RecurrentPool {
  public:
-  explicit RecurrentPool(RecurrentLayout layout, std::int64_t row_slots, std::int64_t prefix_slots = 0);
+  RecurrentPool(RecurrentLayout layout, const RecurrentCapacity& capacity);
   ~RecurrentPool();
   RecurrentPool(const RecurrentPool&) = delete;
   RecurrentPool& operator=(const RecurrentPool&) = delete;
 
   const RecurrentLayout& layout() const;
   std::int64_t capacity_slots() const;  // of both kinds
-  // Slots that rows hold, a shared slot counted once.
+  // Slots and logs that rows hold, a shared one counted once.
   std::int64_t used_slots() const;
+  std::int64_t used_logs() const;
+  // Bytes of a row's slot with its log.
+  static std::size_t row_slot_bytes(const RecurrentLayout& layout, std::int64_t log_tokens);
   // Gives the memory of released slots back to the system.
   void trim() noexcept;
 
@@ -41,9 +54,9 @@ class RecurrentPool {
 };
 
 // Which positions of a step a row stores. `at_end`: after the last token only (prompts, decode); `every`: after every
-// token (verify windows, whose round may keep any of them). Checkpoints, absolute positions in ascending order, are
-// stored wherever they fall, and stay with the row when it goes on (serving.md section 6); those outside the step's
-// (length, length + tokens] are passed over.
+// token (verify windows, whose round may keep any of them): a slot after the first and a log of the others.
+// Checkpoints, absolute positions in ascending order, get a slot wherever they fall, and stay with the row when it goes
+// on (serving.md section 6); those outside the step's (length, length + tokens] are passed over.
 enum class StorePositions : std::uint8_t { at_end, every };
 struct StoreChoice {
   StorePositions positions = StorePositions::at_end;
@@ -62,7 +75,7 @@ class RecurrentRow {
   std::string signature() const { return "recurrent"; }
   bool joins(const RecurrentRow& other) const;
 
-  // Slots for a step, taken but not yet the row's. Gives them back unless adopted.
+  // Slots and a log for a step, taken but not yet the row's. Gives them back unless adopted.
   class Reservation {
    public:
     Reservation(Reservation&& other) noexcept;
@@ -75,7 +88,8 @@ class RecurrentRow {
     explicit Reservation(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
   };
-  // All that can fail of reserve(): Error (memory) with numbers when the pool is full. The row stays as it is.
+  // All that can fail of reserve(): Error (memory) with numbers when the pool is full. The row stays as it is. A window
+  // longer than a log is a programming error.
   Reservation prepare_reserve(std::int64_t tokens, const StoreChoice& stores);
   void adopt(Reservation reservation) noexcept;
   // Takes the slots of a step of `tokens` >= 1 tokens. One reservation at a time: a second one is a programming error.
@@ -109,7 +123,8 @@ class RecurrentRow {
   // An independent copy of the current state: shares nothing, has no checkpoints.
   RecurrentRow extract() const;
 
-  // The bytes of the current state, layout().slot_bytes() of them; empty at length 0. Valid as access() is.
+  // The bytes of the current state, layout().slot_bytes() of them; empty at length 0. Valid as access() is. A state
+  // with a log behind its slot (access().log) is a programming error: a checkpoint never has one.
   std::span<const std::byte> state() const;
   // Gives an empty row the state after `length` >= 1 positions, as state() returned it: checkpoints on disk, tests.
   void load(std::int64_t length, std::span<const std::byte> state);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <numeric>
 
 #include "state/row_group.h"
 #include "state/test_recurrent.h"
@@ -21,7 +22,7 @@ class RecurrentRowTest : public testing::Test {
     return row;
   }
   RecurrentLayout layout_ = test_recurrent_layout();
-  RecurrentPool pool_{layout_, 16};
+  RecurrentPool pool_{layout_, {16, 4}};
 };
 
 TEST_F(RecurrentRowTest, StartsAtTheStateOfZerosWithoutASlot) {
@@ -43,22 +44,61 @@ TEST_F(RecurrentRowTest, GoesOnFromTheStateItPublishedLast) {
 TEST_F(RecurrentRowTest, ReleasedReservationsLeaveTheState) {
   RecurrentRow row = row_of(ids_from(1, 5));
   row.reserve(3, kEvery);
-  run_states(row.access(), layout_.slot_bytes(), ids_from(50, 3));
-  EXPECT_EQ(pool_.used_slots(), 4);
+  run_states(row.access(), layout_, ids_from(50, 3));
+  EXPECT_EQ(pool_.used_slots(), 2);
+  EXPECT_EQ(pool_.used_logs(), 1);
   row.release_reserved();
   EXPECT_TRUE(holds(row, ids_from(1, 5)));
   EXPECT_EQ(pool_.used_slots(), 1);
+  EXPECT_EQ(pool_.used_logs(), 0);
 }
 
 TEST_F(RecurrentRowTest, AWindowMayPublishAnyOfItsPositions) {
   for (std::int64_t n = 0; n <= 3; ++n) {
     RecurrentRow row = row_of(ids_from(1, 5));
     row.reserve(3, kEvery);
-    run_states(row.access(), layout_.slot_bytes(), ids_from(50, 3));
+    run_states(row.access(), layout_, ids_from(50, 3));
     row.advance(n);
     EXPECT_TRUE(holds(row, joined(ids_from(1, 5), ids_from(50, n)))) << n;
     EXPECT_EQ(pool_.used_slots(), 1);
+    EXPECT_EQ(pool_.used_logs(), n > 1 ? 1 : 0);  // the state after the first token is a slot
+    append_states(row, layout_, ids_from(70, 4), kEvery);
+    append_states(row, layout_, ids_from(80, 1));
+    EXPECT_TRUE(holds(row, joined(joined(joined(ids_from(1, 5), ids_from(50, n)), ids_from(70, 4)), {80}))) << n;
+    EXPECT_EQ(pool_.used_logs(), 0);
   }
+}
+
+TEST_F(RecurrentRowTest, AStateWithALogIsSharedAndCopiedWithIt) {
+  RecurrentRow row = row_of(ids_from(1, 5));
+  append_states(row, layout_, ids_from(6, 4), kEvery);
+  EXPECT_EQ(row.access().log.tokens, 3);
+  RecurrentRow twin = row.clone(), apart = row.extract();
+  EXPECT_EQ(pool_.used_slots(), 2);
+  EXPECT_EQ(pool_.used_logs(), 2);
+  EXPECT_TRUE(row.state_is_shared());
+  EXPECT_FALSE(apart.state_is_shared());
+  append_states(row, layout_, ids_from(20, 2), kEvery);
+  for (RecurrentRow* other : {&twin, &apart}) {
+    EXPECT_TRUE(holds(*other, ids_from(1, 9)));
+    append_states(*other, layout_, ids_from(30, 1));
+    EXPECT_TRUE(holds(*other, joined(ids_from(1, 9), {30})));
+  }
+  EXPECT_TRUE(holds(row, joined(ids_from(1, 9), ids_from(20, 2))));
+}
+
+// Behind a checkpoint within a window the log goes on from its slot; a copy takes only the part that counts.
+TEST_F(RecurrentRowTest, TheLogBehindACheckpointCountsFromThere) {
+  const Positions checkpoints = {7};
+  RecurrentRow row = row_of(ids_from(1, 4));
+  append_states(row, layout_, ids_from(5, 5), {StorePositions::every, checkpoints});
+  EXPECT_EQ(row.access().log.first, 2);
+  EXPECT_EQ(row.access().log.tokens, 2);
+  EXPECT_EQ(row.access().read, row.prefix(7).state().data());
+  const RecurrentRow apart = row.extract();
+  EXPECT_EQ(apart.access().log.first, 0);
+  EXPECT_TRUE(holds(apart, ids_from(1, 9)));
+  EXPECT_TRUE(holds(row, ids_from(1, 9)));
 }
 
 TEST_F(RecurrentRowTest, RollbackSelectsTheStateAfterTheKeptPositions) {
@@ -68,10 +108,12 @@ TEST_F(RecurrentRowTest, RollbackSelectsTheStateAfterTheKeptPositions) {
     append_states(row, layout_, ids_from(50, 3), kEvery);
     append_states(row, layout_, ids_from(53, 2), kEvery);
     EXPECT_EQ(row.round_appended(), 5);
-    EXPECT_EQ(pool_.used_slots(), 6);
+    EXPECT_EQ(pool_.used_slots(), 3);
+    EXPECT_EQ(pool_.used_logs(), 2);
     row.round_rollback(keep);
     EXPECT_TRUE(holds(row, joined(ids_from(1, 4), ids_from(50, keep)))) << keep;
     EXPECT_EQ(pool_.used_slots(), 1);
+    EXPECT_EQ(pool_.used_logs(), keep == 2 || keep == 3 || keep == 5 ? 1 : 0);
     EXPECT_EQ(row.stored_positions(), Positions{4 + keep});
   }
 }
@@ -148,16 +190,26 @@ TEST_F(RecurrentRowTest, LoadsTheBytesOfAState) {
 
 TEST_F(RecurrentRowTest, AFullPoolRefusesWithNumbersAndLeavesTheRow) {
   RecurrentRow row = row_of(ids_from(1, 5));
-  try {
-    row.reserve(16, kEvery);
-    FAIL() << "16 slots beside the committed one";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::memory);
-    EXPECT_STREQ(error.what(), "16 more positions need 16 recurrent slots of 176 bytes; 15 of 16 are free");
-  }
+  const auto refusal = [](RecurrentRow& of, std::int64_t tokens, const StoreChoice& stores) -> std::string {
+    try {
+      of.reserve(tokens, stores);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::memory);
+      return error.what();
+    }
+    return "reserved";
+  };
+  Positions checkpoints(15);
+  std::iota(checkpoints.begin(), checkpoints.end(), 7);
+  EXPECT_EQ(refusal(row, 20, {StorePositions::at_end, checkpoints}),
+            "20 more positions need 16 recurrent slots of 176 bytes; 15 of 16 are free");
   EXPECT_TRUE(holds(row, ids_from(1, 5)));
-  row.reserve(15, kEvery);
+  EXPECT_EQ(refusal(row, 16, {StorePositions::at_end, checkpoints}), "reserved");
   row.release_reserved();
+  RecurrentPool one_log(layout_, {1, 4});
+  RecurrentRow window(one_log);
+  append_states(window, layout_, ids_from(1, 2), kEvery);
+  EXPECT_EQ(refusal(window, 2, kEvery), "2 more positions need 1 recurrent slots of 176 bytes; 0 of 1 are free");
 }
 
 TEST_F(RecurrentRowTest, ChargesItsOwnPartOfTheMemoryPlan) {
@@ -203,6 +255,9 @@ TEST_F(RecurrentRowDeathTest, ChecksProgrammingErrors) {
   EXPECT_DEATH(row.advance(2), "where no state was stored \\(the last before it is 8\\)");
   row.release_reserved();
   EXPECT_DEATH(RecurrentRow(pool_).load(3, {}), "0 bytes");
+  EXPECT_DEATH(row.reserve(6, kEvery), "a window of 6 tokens, a log holds 4");
+  append_states(row, layout_, ids_from(9, 3), kEvery);
+  EXPECT_DEATH(row.state(), "the state after 11 positions is a slot and 2 tokens of a log");
 }
 
 }  // namespace

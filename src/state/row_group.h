@@ -6,7 +6,7 @@
 //   std::int64_t length() const;
 //   Row clone() const; Row extract() const;       sharing, and independent
 //   round_begin(), round_commit(), round_rollback(keep), round_appended(), in_round().
-// KvRow, RecurrentRow and StateRow are such kinds; how one keeps what a rollback needs (a length, a slot per position)
+// KvRow, RecurrentRow and StateRow are such kinds; how one keeps what a rollback needs (a length, a slot and a log)
 // is its own matter.
 #pragma once
 

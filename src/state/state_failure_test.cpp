@@ -28,7 +28,7 @@ class StateFailure : public testing::Test {
     pool_.trim();  // else the pools serve blocks and slots without allocating
     states_.trim();
     const std::int64_t used = pool_.used_blocks(), blocks = states_.kv().used_blocks();
-    const std::int64_t slots = states_.recurrent()->used_slots();
+    const std::int64_t slots = states_.recurrent()->used_slots(), logs = states_.recurrent()->used_logs();
     const std::size_t kv_bytes = memory_use(MemoryPart::kv).now_bytes;
     const std::size_t slot_bytes = memory_use(MemoryPart::recurrent).now_bytes;
     const std::int64_t heap = live_heap_blocks();
@@ -37,6 +37,7 @@ class StateFailure : public testing::Test {
     states_.trim();
     EXPECT_EQ(states_.kv().used_blocks(), blocks) << plan.point();
     EXPECT_EQ(states_.recurrent()->used_slots(), slots) << plan.point();
+    EXPECT_EQ(states_.recurrent()->used_logs(), logs) << plan.point();
     EXPECT_EQ(memory_use(MemoryPart::recurrent).now_bytes, slot_bytes) << plan.point();
     EXPECT_LE(live_heap_blocks(), heap + grown_vectors) << plan.point();
     EXPECT_EQ(pool_.used_blocks(), used) << plan.point();
@@ -66,7 +67,7 @@ class StateFailure : public testing::Test {
   bool holds(const StateRow& row, const RowModel& ids) { return outrider::holds(row, state_layout_, ids); }
 
   StateLayout state_layout_ = {layout_, test_recurrent_layout()};
-  StatePool states_{state_layout_, {64, 64}};
+  StatePool states_{state_layout_, {64, 0, {64, 59}}};
 };
 
 // Points of one block that the pool has to make: a slab, its memory (small ones come from aligned_alloc) and its list
@@ -200,13 +201,14 @@ TEST_F(StateFailure, AStepOfBothPartsIsReservedWholeOrNotAtAll) {
     const bool done = finished(plan, [&] { row.reserve(60, {StorePositions::every, {}}); }, 0);
     EXPECT_TRUE(holds(row, ids_from(1, 70)));
     EXPECT_EQ(row.kv().blocks().size(), done ? 3U : 2U);
-    EXPECT_EQ(row.batch_row(0, 60, 0).recurrent.stores.size(), done ? 60U : 0U);
+    EXPECT_EQ(row.batch_row(0, 60, 0).recurrent.stores.size(), done ? 1U : 0U);
+    EXPECT_EQ(row.batch_row(0, 60, 0).recurrent.write_log != nullptr, done);
     if (done) return;
     run_step(row, ids_from(71, 2), {});  // the row goes on as if nothing had been asked
     EXPECT_TRUE(holds(row, ids_from(1, 72)));
   });
-  // Slots: the call, the reservation, its two vectors, room for marks, 60 slots. Blocks: the call, room, a block.
-  EXPECT_EQ(failures, 1 + 3 + 1 + 60 * kBlockPoints + 1 + 2 + kBlockPoints);
+  // States: the call, the reservation, its two vectors, room for marks, a log, a slot. Blocks: the call, room, a block.
+  EXPECT_EQ(failures, 1 + 3 + 1 + 2 * kBlockPoints + 1 + 2 + kBlockPoints);
 }
 
 TEST_F(StateFailure, SharingAndCopyingBothPartsLeaveTheRow) {

@@ -94,7 +94,7 @@ class Machine {
   }
 
   void check() const {
-    std::set<const std::byte*> blocks, slots;
+    std::set<const std::byte*> blocks, slots, logs;
     const auto look = [&](const StateRow& row, const Expected& want) {
       REQUIRE(holds(row, layout_, want.ids));
       blocks.insert(row.kv().blocks().begin(), row.kv().blocks().end());
@@ -108,7 +108,9 @@ class Machine {
       for (const std::int64_t n : positions) {
         const RecurrentRow prefix = row.recurrent()->prefix(n);
         REQUIRE(holds(prefix, first_of(want.ids, n)));
-        slots.insert(prefix.state().data());
+        const RecurrentAccess access = prefix.access();
+        slots.insert(access.read);
+        if (access.log.tokens > 0) logs.insert(access.log.data);
       }
     };
     slots_of_round_ = 0;
@@ -116,9 +118,12 @@ class Machine {
     for (std::int64_t r = 0; r < group_.row_count(); ++r) look(group_.row(r), wants_[static_cast<std::size_t>(r)]);
     REQUIRE(group_.row_count() == std::ssize(wants_));
     REQUIRE(pool_.kv().used_blocks() == std::ssize(blocks));
-    // Slots of rows in a round cannot be told apart from here: between no and all of them are shared.
-    const std::int64_t used = pool_.recurrent()->used_slots();
-    REQUIRE(used >= std::ssize(slots) && used <= std::ssize(slots) + slots_of_round_);
+    // Slots and logs of rows in a round cannot be told apart from here: between no and all of them are shared.
+    const auto between = [&](std::int64_t used, std::int64_t seen) {
+      return used >= seen && used <= seen + slots_of_round_;
+    };
+    REQUIRE(between(pool_.recurrent()->used_slots(), std::ssize(slots)));
+    REQUIRE(between(pool_.recurrent()->used_logs(), std::ssize(logs)));
   }
 
  private:
@@ -241,7 +246,7 @@ class Machine {
   }
 
   StateLayout layout_ = {{1, 2, 3, FloatType::f16}, test_recurrent_layout()};
-  StatePool pool_{layout_, {40, 30}};  // small enough to be full now and then
+  StatePool pool_{layout_, {40, 0, {20, 4}}};  // small enough to be full now and then
   std::vector<Pair> rows_;
   RowGroup<StateRow> group_;
   std::vector<Expected> wants_, begun_;

@@ -8,8 +8,7 @@ namespace outrider {
 
 StatePool::StatePool(const StateLayout& layout, const StateCapacity& capacity)
     : kv_(layout.kv, capacity.kv_blocks, capacity.prefix_blocks) {
-  if (layout.recurrent.layers > 0)
-    recurrent_.emplace(layout.recurrent, capacity.recurrent_slots, capacity.prefix_slots);
+  if (layout.recurrent.layers > 0) recurrent_.emplace(layout.recurrent, capacity.recurrent);
 }
 
 void StatePool::trim() noexcept {

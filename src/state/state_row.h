@@ -19,9 +19,9 @@ struct StateLayout {
 
 struct StateCapacity {
   std::int64_t kv_blocks = 0;
-  std::int64_t recurrent_slots = 0;  // no matter without recurrent layers
   // Beyond those, what entries of a prefix store may keep.
-  std::int64_t prefix_blocks = 0, prefix_slots = 0;
+  std::int64_t prefix_blocks = 0;
+  RecurrentCapacity recurrent = {};  // no matter without recurrent layers
 };
 
 // The pools of one model. Outlives its rows and does not move.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <numeric>
 
 #include "state/row_group.h"
 #include "state/test_recurrent.h"
@@ -28,7 +29,7 @@ class StateRowTest : public testing::Test {
   bool holds(const StateRow& row, const RowModel& ids) { return outrider::holds(row, layout_, ids); }
 
   StateLayout layout_ = {test_layout(), test_recurrent_layout()};
-  StatePool pool_{layout_, {16, 12}};
+  StatePool pool_{layout_, {16, 0, {12, 4}}};
 };
 
 TEST_F(StateRowTest, KeepsBothPartsInStep) {
@@ -41,7 +42,7 @@ TEST_F(StateRowTest, KeepsBothPartsInStep) {
 }
 
 TEST_F(StateRowTest, AModelWithoutRecurrentLayersHasItsKvRowAlone) {
-  StatePool pool({test_layout(), {}}, {16, 0});
+  StatePool pool({test_layout(), {}}, {16});
   EXPECT_EQ(pool.recurrent(), nullptr);
   StateRow row(pool);
   row.reserve(3);
@@ -56,7 +57,9 @@ TEST_F(StateRowTest, AModelWithoutRecurrentLayersHasItsKvRowAlone) {
 TEST_F(StateRowTest, ReservesBothPartsOrNeither) {
   StateRow row(pool_);
   step(row, ids_from(1, 5));
-  EXPECT_THROW(row.reserve(12, kEvery), Error);  // slots: 11 are free
+  std::vector<std::int64_t> checkpoints(11);
+  std::iota(checkpoints.begin(), checkpoints.end(), 6);
+  EXPECT_THROW(row.reserve(12, {StorePositions::at_end, checkpoints}), Error);  // slots: 11 are free
   EXPECT_EQ(pool_.kv().used_blocks(), 1);
   EXPECT_THROW(row.reserve(16 * 64), Error);  // blocks: 15 are free
   EXPECT_EQ(pool_.recurrent()->used_slots(), 1);
@@ -95,7 +98,7 @@ TEST_F(StateRowTest, PrefixesExistAtStoredPositions) {
 }
 
 TEST_F(StateRowTest, UnlikeKindsNeverJoin) {
-  StatePool plain({test_layout(), {}}, {16, 0});
+  StatePool plain({test_layout(), {}}, {16});
   RowGroup<StateRow> group;
   const StateRow a(pool_), b(plain);
   EXPECT_FALSE(a.joins(b));

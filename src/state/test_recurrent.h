@@ -38,30 +38,48 @@ inline bool slot_holds(std::span<const std::byte> slot, std::uint32_t state) {
   return std::memcmp(want.data(), slot.data(), slot.size()) == 0;
 }
 
-// What a step does with a row's access: reads the state before it, runs over the ids, writes the stores. Between two
-// stores the state runs in the later one's slot.
-inline void run_states(const RecurrentAccess& access, std::size_t slot_bytes, const RowModel& ids) {
+// The state that an access reads: its slot's, and the ids of the log after it. Every byte of them must be as written.
+inline bool read_state(const RecurrentAccess& access, const RecurrentLayout& layout, std::uint32_t* state) {
+  *state = 0;
+  if (access.read == nullptr) return access.log.tokens == 0;
+  std::memcpy(state, access.read, 4);
+  bool whole = slot_holds({access.read, layout.slot_bytes()}, *state);
+  for (std::int64_t t = access.log.first; t < access.log.first + access.log.tokens; ++t) {
+    const std::byte* token = access.log.data + layout.log_bytes(t);
+    std::uint32_t id = 0;
+    std::memcpy(&id, token, 4);
+    whole = whole && slot_holds({token, layout.log_bytes(1)}, id);
+    *state = state_after(*state, id);
+  }
+  return whole;
+}
+
+// What a step does with a row's access: reads the state before it, runs over the ids, writes the stores and the log.
+inline void run_states(const RecurrentAccess& access, const RecurrentLayout& layout, const RowModel& ids) {
   std::uint32_t state = 0;
-  if (access.read != nullptr) std::memcpy(&state, access.read, 4);
-  std::size_t done = 0;
-  for (const RecurrentStore& store : access.stores) {
-    for (; done < static_cast<std::size_t>(store.tokens); ++done) {
-      state = state_after(state, ids[done]);
-      write_slot({store.slot, slot_bytes}, state);
-    }
+  read_state(access, layout, &state);
+  auto store = access.stores.begin();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    state = state_after(state, ids[i]);
+    if (store != access.stores.end() && store->tokens == static_cast<std::int64_t>(i) + 1)
+      write_slot({(store++)->slot, layout.slot_bytes()}, state);
+    if (access.write_log != nullptr && i > 0)
+      write_slot({access.write_log + layout.log_bytes(static_cast<std::int64_t>(i) - 1), layout.log_bytes(1)}, ids[i]);
   }
 }
 
 inline void append_states(RecurrentRow& row, const RecurrentLayout& layout, const RowModel& ids,
                           const StoreChoice& stores = {}) {
   row.reserve(static_cast<std::int64_t>(ids.size()), stores);
-  run_states(row.access(), layout.slot_bytes(), ids);
+  run_states(row.access(), layout, ids);
   row.advance(static_cast<std::int64_t>(ids.size()));
 }
 
 inline bool holds(const RecurrentRow& row, const RowModel& ids) {
   if (row.length() != static_cast<std::int64_t>(ids.size())) return false;
-  return ids.empty() ? row.state().empty() : slot_holds(row.state(), state_of(ids));
+  std::uint32_t state = 0;
+  return read_state(row.access(), test_recurrent_layout(), &state) && state == state_of(ids) &&
+         (row.access().read == nullptr) == ids.empty();
 }
 
 // What a step over a row's reservation writes: K and V of the ids' positions, and the states.
@@ -78,7 +96,7 @@ inline void write_step(const StateLayout& layout, const BatchRow& place, const R
         std::memcpy(block + kv.k_offset(layer, head) + (d * kBlockKeys + p % kBlockKeys) * 2, &k, 2);
         std::memcpy(block + kv.v_offset(layer, head) + (p % kBlockKeys * kv.head_width + d) * 2, &v, 2);
       }
-  run_states(place.recurrent, layout.recurrent.slot_bytes(), ids);
+  run_states(place.recurrent, layout.recurrent, ids);
 }
 
 inline bool holds(const StateRow& row, const StateLayout& layout, const RowModel& ids) {

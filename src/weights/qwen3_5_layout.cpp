@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "kernels/kernel_table.h"
 #include "weights/file_error.h"
 #include "weights/json_strict.h"
 
@@ -143,10 +144,9 @@ DeltaNetDims read_delta_net_dims(const ConfigReader& config) {
   if (dims.value_heads % dims.key_heads != 0)
     throw config.refuse("linear_num_value_heads",
                         fmt::format("a multiple of linear_num_key_heads = {}", dims.key_heads));
-  dims.key_width = config.dimension("linear_key_head_dim");
+  dims.key_width = config.integer("linear_key_head_dim", 1, kMaxDeltaKeys);
   dims.value_width = config.dimension("linear_value_head_dim");
-  constexpr std::int64_t kMost = 16;  // taps; far beyond the 4 of every released file
-  dims.taps = config.integer("linear_conv_kernel_dim", 2, kMost);
+  dims.taps = config.integer("linear_conv_kernel_dim", 2, kMaxConvTaps);
   // Each factor is below 2^24, so the sum cannot overflow.
   if (dims.channels() > ConfigReader::kMaxDimension)
     throw config.refuse("linear_value_head_dim",

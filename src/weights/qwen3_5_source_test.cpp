@@ -185,7 +185,8 @@ TEST(QwenLayout, ExpertsAndForeignDimsAreRefused) {
   TinyTensors experts = TinyQwen::trunk();
   experts["model.layers.0.mlp.experts.gate_up_proj"] = {{2, 4, 4}, std::vector<float>(32)};
   EXPECT_THAT(refusal(write_qwen(dir / "moe", experts)), HasSubstr("mixture of experts"));
-  for (const auto& [key, value] : {std::pair("linear_num_value_heads", 3), std::pair("linear_conv_kernel_dim", 1)}) {
+  for (const auto& [key, value] : {std::pair("linear_num_value_heads", 3), std::pair("linear_conv_kernel_dim", 1),
+                                   std::pair("linear_conv_kernel_dim", 9), std::pair("linear_key_head_dim", 257)}) {
     nlohmann::json config = TinyQwen::config();
     config[key] = value;
     EXPECT_THAT(refusal(write_qwen(dir / "dims", TinyQwen::trunk(), {}, config)), HasSubstr(key));

@@ -1,4 +1,5 @@
 // The specification of the gated delta net's kernels (numerics.md section 6, models.md 3.3), one loop per sentence.
+#include <array>
 #include <cmath>
 
 #include "kernels/cpu/portable_lanes.h"
@@ -32,30 +33,49 @@ void delta_gates(const float* a_log, const float* dt_bias, std::int64_t heads, f
   }
 }
 
-// One column: decay, read, write, output, in this order.
-void delta_step(const float* from, float* to, std::int64_t stride, std::int64_t width, const float* q, const float* k,
-                float g, float b, float* v) {
+// One column of S.
+using Column = std::array<float, kMaxDeltaKeys>;
+
+// Decay, read, write, output, in this order; gives delta.
+float delta_step(Column& s, std::int64_t width, const float* q, const float* k, float g, float b, float* v) {
   float r = 0.0F;
   for (std::int64_t i = 0; i < width; ++i) {
-    to[i * stride] = g * (from != nullptr ? from[i * stride] : 0.0F);
-    r = std::fma(to[i * stride], k[i], r);
+    s[i] = g * s[i];
+    r = std::fma(s[i], k[i], r);
   }
   const float delta = b * (*v - r);
   float y = 0.0F;
   for (std::int64_t i = 0; i < width; ++i) {
-    to[i * stride] = std::fma(k[i], delta, to[i * stride]);
-    y = std::fma(to[i * stride], q[i], y);
+    s[i] = std::fma(k[i], delta, s[i]);
+    y = std::fma(s[i], q[i], y);
   }
   *v = y;
+  return delta;
+}
+
+// The state before the first token: what was stored, and the writes since.
+void load_column(const DeltaSteps& w, std::int64_t column, Column& s) {
+  for (std::int64_t i = 0; i < w.key_width; ++i) s[i] = w.from != nullptr ? w.from[i * w.state_stride + column] : 0.0F;
+  for (std::int64_t t = 0; t < w.log.tokens; ++t) {
+    const std::int64_t at = t * w.log.stride;
+    for (std::int64_t i = 0; i < w.key_width; ++i)
+      s[i] = std::fma(w.log.k[at + i], w.log.delta[at + column], w.log.g[at] * s[i]);
+  }
 }
 
 void delta_steps(const DeltaSteps& w) {
   for (std::int64_t column = 0; column < w.columns; ++column) {
+    Column s;
+    load_column(w, column, s);
+    auto store = w.stores.begin();
     for (std::int64_t t = 0; t < w.tokens; ++t) {
-      const float* from = t > 0 ? w.to : w.from;
-      delta_step(from != nullptr ? from + column : nullptr, w.to + column, w.state_stride, w.key_width,
-                 w.q + t * w.token_stride, w.k + t * w.token_stride, w.g[t * w.gate_stride], w.b[t * w.gate_stride],
-                 w.v + t * w.token_stride + column);
+      const float delta = delta_step(s, w.key_width, w.q + t * w.token_stride, w.k + t * w.token_stride,
+                                     w.g[t * w.gate_stride], w.b[t * w.gate_stride], w.v + t * w.token_stride + column);
+      if (w.deltas != nullptr && t > 0) w.deltas[(t - 1) * w.delta_stride + column] = delta;
+      if (store == w.stores.end() || store->tokens != t + 1) continue;
+      float* const to = reinterpret_cast<float*>(store->slot + w.store_offset) + column;
+      for (std::int64_t i = 0; i < w.key_width; ++i) to[i * w.state_stride] = s[i];
+      ++store;
     }
   }
 }
