@@ -1,9 +1,9 @@
 """llama_cpp_peer.py MODEL.gguf NAME THREADS: llama.cpp as a peer (README.md), by its C interface."""
-import ctypes
 import sys
 import time
 
 import llama_cpp as L
+from llama_cpp_context import load_model
 from protocol import serve, token
 
 MOST_CONTEXT, MOST_TOKENS, MOST_ROWS = 2048, 2048, 8
@@ -11,19 +11,9 @@ CELLS = MOST_CONTEXT + MOST_TOKENS + 1024  # of the KV cache that all sequences 
 MICRO_BATCH = 512  # llama.cpp's default, and the tokens of one step of Outrider's prompts
 
 
-@L.llama_log_callback
-def only_errors(level, text, _):
-    if level >= 4:
-        sys.stderr.write(text.decode(errors="replace"))
-
-
 class LlamaCpp:
     def __init__(self, path, threads):
-        L.llama_backend_init()
-        L.llama_log_set(only_errors, ctypes.c_void_p(0))
-        self.model = L.llama_model_load_from_file(path.encode(), L.llama_model_default_params())
-        if not self.model:
-            raise RuntimeError(f"cannot load {path}")
+        self.model = load_model(path)
         self.vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(self.model))
         params = L.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = CELLS, MOST_TOKENS, MICRO_BATCH, MOST_ROWS
