@@ -21,6 +21,9 @@ def load():
 
     mx.set_default_device(mx.cpu)
     model, config = load_model(Path(sys.argv[1]))
+    # As f16, which this checkpoint may hold, MLX's CPU backend converts each value in software: 36 s a token where f32 takes 1.1 s (1B, 4 bit).
+    model.set_dtype(mx.float32)
+    mx.eval(model.parameters())
     vocab = config["vocab_size"]
     kept = {}  # (rows, context) -> cache
 

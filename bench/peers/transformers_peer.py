@@ -31,9 +31,8 @@ def load():
         if name + ".scales" not in keys:
             return weight.to(dtype)
         bits = {**quantization, **quantization.get(name, {})}["bits"]
-        shifts = torch.arange(0, 32, bits, dtype=torch.int64)
-        words = weight.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
-        codes = ((words[..., None] >> shifts) & (2 ** bits - 1)).flatten(1)
+        shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+        codes = ((weight.view(torch.int32)[..., None] >> shifts) & (2 ** bits - 1)).flatten(1)
         scales, biases = (file.get_tensor(f"{name}.{part}").float()[..., None] for part in ("scales", "biases"))
         values = codes.float().unflatten(1, (scales.shape[1], -1)) * scales + biases
         return values.flatten(1).to(dtype)
@@ -56,7 +55,7 @@ def load():
 
     def step(cache, rows, first, count, logits):
         ids = torch.tensor([[token(first + i, vocab) for i in range(count)]] * rows)
-        model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=logits)
+        model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=logits)
 
     def advance(cache, rows, first, count, logits):
         for done in range(0, count, PROMPT_STEP):
@@ -72,7 +71,7 @@ def load():
         advance(cache, rows, context, tokens, tokens if every else 1)
         seconds = time.perf_counter() - begin
         if context > 0:
-            cache.crop(context)
+            cache.crop(-tokens)
         else:
             kept[rows, context] = DynamicCache()
         return seconds
