@@ -47,9 +47,10 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   }
   const int map_error = errno;
   close(descriptor);
-  if (!regular) throw Error(ErrorKind::data, fmt::format("{} is not a regular file", path.string()));
+  if (!regular) throw Error(ErrorKind::data, fmt::format("{} is not a regular file", path.string()), "give a file");
   if (status.st_size > 0 && data_ == nullptr)
-    throw Error(ErrorKind::data, fmt::format("cannot map {}: {}", path.string(), std::strerror(map_error)));
+    throw Error(ErrorKind::data, fmt::format("cannot map {}: {}", path.string(), std::strerror(map_error)),
+                "copy it to another disk");
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

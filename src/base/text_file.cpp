@@ -9,7 +9,8 @@ std::string read_text_file(const std::filesystem::path& path, std::uintmax_t lim
   const MappedFile file(path);
   if (file.bytes().size() > limit_bytes)
     throw Error(ErrorKind::data,
-                fmt::format("{}: {} bytes, the limit is {}", path.string(), file.bytes().size(), limit_bytes));
+                fmt::format("{}: {} bytes, the limit is {}", path.string(), file.bytes().size(), limit_bytes),
+                "give a smaller file");
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 

@@ -180,7 +180,8 @@ const LlamaFamily& llama_family(const nlohmann::json& json, std::string_view ori
                   fmt::format("{}: model_type {} is known, not supported: {}", origin, type, known.reason),
                   "supported: " + supported_names());
   throw Error(ErrorKind::data,
-              fmt::format("{}: model_type {} is unknown (accepted: {})", origin, type, supported_names()));
+              fmt::format("{}: model_type {} is unknown (accepted: {})", origin, type, supported_names()),
+              "take a model of one of these types");
 }
 
 void check_declaration(const Declaration& d, const LinearShapes& graph) {

@@ -47,7 +47,8 @@ constexpr std::array<SplitPattern, 3> kSplitPatterns{{
      false, false},
 }};
 
-[[noreturn]] void refuse(const std::string& fact, std::string hint = {}) {
+[[noreturn]] void refuse(const std::string& fact,
+                         std::string hint = "the file is damaged or incomplete: take another copy") {
   throw Error(ErrorKind::data, "tokenizer metadata: " + fact, std::move(hint));
 }
 

@@ -13,6 +13,8 @@ namespace {
 // Far above any real file (chat templates of 20 KB, added token lists of 200 KB).
 constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 
+constexpr const char* kCorrectFile = "correct it there, or get the file anew";
+
 // The attributes transformers hands to templates by name.
 constexpr const char* kSpecialTokenKeys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                              "pad_token", "cls_token", "mask_token"};
@@ -22,9 +24,9 @@ json parsed_config(const std::string& text, std::string_view origin) {
   try {
     config = json::parse(text);
   } catch (const json::exception& fault) {
-    throw Error(ErrorKind::data, fmt::format("{}: {}", origin, fault.what()));
+    throw Error(ErrorKind::data, fmt::format("{}: {}", origin, fault.what()), kCorrectFile);
   }
-  if (!config.is_object()) throw Error(ErrorKind::data, fmt::format("{}: not a JSON object", origin));
+  if (!config.is_object()) throw Error(ErrorKind::data, fmt::format("{}: not a JSON object", origin), kCorrectFile);
   return config;
 }
 
@@ -36,8 +38,10 @@ std::string spelling(const json& config, const char* key, std::string_view origi
   if (entry->is_object() && entry->contains("content") && entry->at("content").is_string()) {
     return entry->at("content").get<std::string>();
   }
-  throw Error(ErrorKind::data, fmt::format("{}: {} is {}; a string or an object with `content` is needed", origin, key,
-                                           entry->type_name()));
+  throw Error(
+      ErrorKind::data,
+      fmt::format("{}: {} is {}; a string or an object with `content` is needed", origin, key, entry->type_name()),
+      kCorrectFile);
 }
 
 // `chat_template` is one template or a list of {name, template}.
@@ -51,7 +55,8 @@ std::string template_of(const json& config, std::string_view origin) {
       const bool named = item.is_object() && item.contains("name") && item.at("name").is_string() &&
                          item.contains("template") && item.at("template").is_string();
       if (!named) {
-        throw Error(ErrorKind::data, fmt::format("{}: an entry of chat_template lacks name or template", origin));
+        throw Error(ErrorKind::data, fmt::format("{}: an entry of chat_template lacks name or template", origin),
+                    kCorrectFile);
       }
       if (item.at("name") == "default") return item.at("template").get<std::string>();
       names += (names.empty() ? "" : ", ") + item.at("name").get<std::string>();
@@ -61,7 +66,8 @@ std::string template_of(const json& config, std::string_view origin) {
     return {};
   }
   throw Error(ErrorKind::data,
-              fmt::format("{}: chat_template is {}; a string or a list is needed", origin, entry->type_name()));
+              fmt::format("{}: chat_template is {}; a string or a list is needed", origin, entry->type_name()),
+              kCorrectFile);
 }
 
 ModelText assemble(Tokenizer tokenizer, json config, std::optional<std::string> template_file,

@@ -107,7 +107,8 @@ std::vector<std::string> weight_files(const fs::path& directory) {
   }
   if (names.empty())
     throw file_error(directory.string(),
-                     "no weights found (looked for model.safetensors, model*.safetensors and an index)");
+                     "no weights found (looked for model.safetensors, model*.safetensors and an index)",
+                     "put the weights beside config.json, or give another directory");
   return {names.begin(), names.end()};
 }
 
@@ -132,6 +133,7 @@ Checkpoint::Checkpoint(const fs::path& directory, const std::vector<std::string>
 std::map<std::string, std::string> Checkpoint::open(const fs::path& directory, const std::vector<std::string>& files,
                                                     std::string_view prefix) {
   std::map<std::string, std::string> origin_of;
+  const std::string place = (files.size() == 1 ? directory / files.front() : directory).string();
   for (const std::string& name : files) {
     files_.push_back(std::make_unique<SafetensorsFile>(directory / name));
     const SafetensorsFile& file = *files_.back();
@@ -139,7 +141,7 @@ std::map<std::string, std::string> Checkpoint::open(const fs::path& directory, c
     for (const StoredTensor& tensor : file.header().tensors) {
       const auto [known, is_new] = origin_of.emplace(tensor.name, name);
       if (!is_new)
-        throw tensor_error(directory.string(), tensor.name,
+        throw tensor_error(place, tensor.name,
                            fmt::format("is in two files, {} and {}", in_quotes(known->second), in_quotes(name)));
       std::string canonical = canonical_name(tensor.name);
       if (canonical.empty()) {
@@ -149,13 +151,13 @@ std::map<std::string, std::string> Checkpoint::open(const fs::path& directory, c
       if (!canonical.starts_with(prefix)) canonical.insert(0, prefix);
       const auto [other, unique] = tensors_.emplace(canonical, CheckpointTensor{&file, &tensor});
       if (!unique)
-        throw tensor_error(directory.string(), tensor.name,
+        throw tensor_error(place, tensor.name,
                            fmt::format("means the same as {} (both are {})", in_quotes(other->second.tensor->name),
                                        in_quotes(canonical)));
       tensor_bytes_ += tensor.bytes;
     }
   }
-  if (dropped_ > 0) log(LogLevel::info, "{}: {} tensors of a vision tower are not used", directory.string(), dropped_);
+  if (dropped_ > 0) log(LogLevel::info, "{}: {} tensors of a vision tower are not used", place, dropped_);
   return origin_of;
 }
 

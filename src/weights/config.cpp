@@ -75,7 +75,8 @@ const json* ConfigReader::find(std::string_view key) const {
 const json& ConfigReader::required(std::string_view key, std::string_view accepted) const {
   const json* value = find(key);
   if (value == nullptr)
-    throw file_error(origin_, fmt::format("{}{} is missing (accepted: {})", prefix_, key, accepted));
+    throw file_error(origin_, fmt::format("{}{} is missing (accepted: {})", prefix_, key, accepted),
+                     "take the config.json that belongs to these weights");
   return *value;
 }
 

@@ -44,7 +44,8 @@ class ConfigReader {
   std::vector<std::string> texts(std::string_view key) const;  // required array of strings
 
   // "config.json: key is value (accepted: ...)".
-  Error refuse(std::string_view key, std::string_view accepted, std::string hint = {}) const;
+  Error refuse(std::string_view key, std::string_view accepted,
+               std::string hint = "take a model or a copy with an accepted value") const;
 
   static constexpr std::int64_t kMaxDimension = (1 << 24) - 1;
 

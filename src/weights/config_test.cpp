@@ -33,7 +33,9 @@ TEST(ConfigReader, NamesKeyValueAndWhatIsAccepted) {
       R"({"a": 0, "b": "x", "c": 1.5, "d": 16777216, "e": 1, "f": 18446744073709551615, "g": true, "s": {"factor": "two"}, "l": [1, "x"]})");
   const ConfigReader reader(config, "dir/config.json");
   const auto says = [&](const char* key) { return message_of([&] { reader.dimension(key); }); };
-  EXPECT_EQ(says("a"), "dir/config.json: a is 0 (accepted: an integer 1..16777215)");
+  EXPECT_EQ(
+      says("a"),
+      "dir/config.json: a is 0 (accepted: an integer 1..16777215) | take a model or a copy with an accepted value");
   EXPECT_THAT(says("b"), HasSubstr("b is \"x\" (accepted: an integer"));
   EXPECT_THAT(says("c"), HasSubstr("c is 1.5"));
   EXPECT_THAT(says("d"), HasSubstr("d is 16777216"));

@@ -37,7 +37,8 @@ class TemporaryDirectory {
     std::error_code failed;
     fs::remove_all(path_, failed);  // left by a killed process with the same id
     if (!fs::create_directories(path_, failed) || failed)
-      throw Error(ErrorKind::runtime, fmt::format("cannot create {}: {}", path_.string(), failed.message()));
+      throw Error(ErrorKind::runtime, fmt::format("cannot create {}: {}", path_.string(), failed.message()),
+                  "check the directory, its rights and the room on its disk");
   }
   ~TemporaryDirectory() {
     std::error_code failed;
@@ -50,7 +51,8 @@ class TemporaryDirectory {
     fs::rename(path_, target, failed);
     if (failed)
       throw Error(ErrorKind::runtime,
-                  fmt::format("cannot rename {} to {}: {}", path_.string(), target.string(), failed.message()));
+                  fmt::format("cannot rename {} to {}: {}", path_.string(), target.string(), failed.message()),
+                  "check the directory, its rights and the room on its disk");
     path_.clear();
     sync_directory(target.parent_path());
   }
@@ -94,7 +96,8 @@ void quantize_row(const MatrixRows& rows, std::int64_t row, const ConvertStep& s
   for (std::size_t j = 0; j < k; ++j)
     if (!std::isfinite(values[j]))
       throw Error(ErrorKind::data,
-                  fmt::format("{}: value [{}, {}] is {} and cannot be quantized", step.item.name, row, j, values[j]));
+                  fmt::format("{}: value [{}, {}] is {} and cannot be quantized", step.item.name, row, j, values[j]),
+                  kGetAnew);
   const auto group = static_cast<std::size_t>(step.item.group);
   const std::size_t size = size_of(step.type);
   std::vector<std::uint8_t> codes(k);
@@ -105,8 +108,10 @@ void quantize_row(const MatrixRows& rows, std::int64_t row, const ConvertStep& s
     store_float(biases + g * size, step.type, made.bias);
     if (!std::isfinite(load_float(scales + g * size, step.type)) ||
         !std::isfinite(load_float(biases + g * size, step.type)))
-      throw Error(ErrorKind::data, fmt::format("{}: scale {} or bias {} of row {} does not fit {}", step.item.name,
-                                               made.scale, made.bias, row, name_of(step.type)));
+      throw Error(ErrorKind::data,
+                  fmt::format("{}: scale {} or bias {} of row {} does not fit {}", step.item.name, made.scale,
+                              made.bias, row, name_of(step.type)),
+                  fmt::format("leave it as it is: --q-override '{}=16'", step.item.name));
   }
   pack_codes(codes, step.item.bits, weight);
 }
@@ -246,7 +251,8 @@ void make_parent(const fs::path& target) {
   fs::create_directories(target.parent_path(), failed);
   if (failed)
     throw Error(ErrorKind::runtime,
-                fmt::format("cannot create {}: {}", target.parent_path().string(), failed.message()));
+                fmt::format("cannot create {}: {}", target.parent_path().string(), failed.message()),
+                "check the directory, its rights and the room on its disk");
 }
 
 void check_space(const fs::path& directory, std::uint64_t bytes) {

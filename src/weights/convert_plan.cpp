@@ -56,11 +56,14 @@ Override parse_override(const std::string& text, int default_group) {
 
 std::vector<Override> read_options(const ConvertOptions& options) {
   if (options.q_bits && !is_affine_bits(*options.q_bits))
-    throw Error(ErrorKind::usage, fmt::format("q_bits {} (accepted: 2, 3, 4, 5, 6, 8)", *options.q_bits));
+    throw Error(ErrorKind::usage, fmt::format("q_bits {} (accepted: 2, 3, 4, 5, 6, 8)", *options.q_bits),
+                "name one of these");
   if (!is_group(options.q_group_size))
-    throw Error(ErrorKind::usage, fmt::format("q_group_size {} (accepted: 32, 64, 128)", options.q_group_size));
+    throw Error(ErrorKind::usage, fmt::format("q_group_size {} (accepted: 32, 64, 128)", options.q_group_size),
+                "name one of these");
   if (options.gguf.requantize_bits != 4 && options.gguf.requantize_bits != 8)
-    throw Error(ErrorKind::usage, fmt::format("requantize_bits {} (accepted: 4, 8)", options.gguf.requantize_bits));
+    throw Error(ErrorKind::usage, fmt::format("requantize_bits {} (accepted: 4, 8)", options.gguf.requantize_bits),
+                "name one of these");
   std::vector<Override> overrides;
   for (const std::string& text : options.overrides) overrides.push_back(parse_override(text, options.q_group_size));
   return overrides;
@@ -169,7 +172,8 @@ ConvertDecisions decide_convert(const StoredModel& source, const ConvertOptions&
   for (const Override& rule : overrides)
     if (!rule.used)
       throw Error(ErrorKind::usage,
-                  fmt::format("override pattern {} matches no module that could take it", in_quotes(rule.pattern)));
+                  fmt::format("override pattern {} matches no module that could take it", in_quotes(rule.pattern)),
+                  "patterns are matched against whole module paths, as convert --dry-run lists them");
   for (ConvertStep& step : out.steps) {
     for (StoredTensor& t : step.outputs) {
       step.item.bytes += t.bytes;

@@ -1,5 +1,6 @@
-// How this room words the faults of files: "<file>: tensor 'x': <fact, value, limit>". Names from a file are escaped
-// and cut, so that a hostile file cannot write into a terminal or a log.
+// How this room words the faults of files: "<file>: tensor 'x': <fact, value, limit>", with the remedy of most faults
+// where none is given. Names from a file are escaped and cut, so that a hostile file cannot write into a terminal or a
+// log.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +32,16 @@ inline std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", "));
 }
 
-inline Error file_error(std::string_view file, std::string_view fact, std::string hint = {}) {
+inline constexpr const char* kGetAnew =
+    "the file is damaged, incomplete or changed by hand: download or convert it anew";
+inline constexpr const char* kTakeAnother = "take a model or a copy without it";
+
+inline Error file_error(std::string_view file, std::string_view fact, std::string hint = kGetAnew) {
   return Error(ErrorKind::data, fmt::format("{}: {}", file, fact), std::move(hint));
 }
 
 inline Error tensor_error(std::string_view file, std::string_view tensor, std::string_view fact,
-                          std::string hint = {}) {
+                          std::string hint = kGetAnew) {
   return Error(ErrorKind::data, fmt::format("{}: tensor {}: {}", file, in_quotes(tensor), fact), std::move(hint));
 }
 

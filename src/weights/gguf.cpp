@@ -65,7 +65,7 @@ class Cursor {
     at_ += length;
     return out;
   }
-  [[noreturn]] void fail(std::string_view fact, std::string hint = {}) const {
+  [[noreturn]] void fail(std::string_view fact, std::string hint = kGetAnew) const {
     throw file_error(origin_, fact, std::move(hint));
   }
 

@@ -18,7 +18,8 @@ fs::path split_member(const fs::path& first, std::int64_t index, std::int64_t co
   if (!name.ends_with(suffix))
     throw file_error(
         first.string(),
-        fmt::format("is one of {} split files and must be opened as the first, named <name>{}", count, suffix));
+        fmt::format("is one of {} split files and must be opened as the first, named <name>{}", count, suffix),
+        "give the first file");
   return first.parent_path() /
          (name.substr(0, name.size() - suffix.size()) + fmt::format("-{:05}-of-{:05}.gguf", index + 1, count));
 }

@@ -71,7 +71,8 @@ std::optional<std::int64_t> uniform(const GgufFile& file, std::string_view key) 
   if (list.empty() || std::adjacent_find(list.begin(), list.end(), std::not_equal_to<>()) != list.end() ||
       list[0] < 1 || list[0] > ConfigReader::kMaxDimension)
     throw file_error(file.path().string(),
-                     fmt::format("{} differs between layers (accepted: one positive value for all)", key));
+                     fmt::format("{} differs between layers (accepted: one positive value for all)", key),
+                     kTakeAnother);
   return list[0];
 }
 
@@ -88,11 +89,13 @@ json rope_scaling(const GgufFile& file) {
       scaling["original_max_position_embeddings"] = *original;
     // It multiplies the attention factor in one reader and replaces it in another; no known file sets it.
     if (const auto m = file.number("llama.rope.scaling.attn_factor"); m && *m != 1.0)
-      throw file_error(file.path().string(), fmt::format("llama.rope.scaling.attn_factor is {} (accepted: 1)", *m));
+      throw file_error(file.path().string(), fmt::format("llama.rope.scaling.attn_factor is {} (accepted: 1)", *m),
+                       kTakeAnother);
     return scaling;
   }
   throw file_error(file.path().string(),
-                   fmt::format("llama.rope.scaling.type is {} (accepted: none, linear, yarn)", in_quotes(type)));
+                   fmt::format("llama.rope.scaling.type is {} (accepted: none, linear, yarn)", in_quotes(type)),
+                   kTakeAnother);
 }
 
 // The divisors of rope_freqs.weight [D/2].
@@ -139,17 +142,20 @@ Dimensions read_dimensions(const GgufFile& file) {
   if (d.heads % d.kv_heads != 0)
     throw file_error(origin, fmt::format("llama.attention.head_count {} is not a multiple of head_count_kv {}", d.heads,
                                          d.kv_heads));
-  if (d.head_width % 2 != 0) throw file_error(origin, fmt::format("head width {} is odd", d.head_width));
+  if (d.head_width % 2 != 0) throw file_error(origin, fmt::format("head width {} is odd", d.head_width), kTakeAnother);
   const auto rotated =
       file.integer("llama.rope.dimension_count", 1, ConfigReader::kMaxDimension).value_or(d.head_width);
   if (rotated != d.head_width)
     throw file_error(
-        origin, fmt::format("llama.rope.dimension_count is {} (accepted: the head width {})", rotated, d.head_width));
+        origin, fmt::format("llama.rope.dimension_count is {} (accepted: the head width {})", rotated, d.head_width),
+        kTakeAnother);
   const auto value_length =
       file.integer("llama.attention.value_length", 1, ConfigReader::kMaxDimension).value_or(d.head_width);
   if (value_length != d.head_width)
-    throw file_error(origin, fmt::format("llama.attention.value_length is {} (accepted: the key length {})",
-                                         value_length, d.head_width));
+    throw file_error(
+        origin,
+        fmt::format("llama.attention.value_length is {} (accepted: the key length {})", value_length, d.head_width),
+        kTakeAnother);
   const GgufTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->dims.size() != 2) throw file_error(origin, "has no matrix token_embd.weight");
   d.vocab = embedding->dims[1];
@@ -160,7 +166,8 @@ Dimensions read_dimensions(const GgufFile& file) {
     throw file_error(
         origin,
         fmt::format("llama.expert_count is {} (accepted: 0; mixtures of experts are not available in this version)",
-                    *experts));
+                    *experts),
+        kTakeAnother);
   return d;
 }
 

@@ -112,7 +112,7 @@ StoredModel::Values GgufSource::values(std::string_view name) const {
   const GgufTensor& tensor = *found->second.tensor;
   if (!is_float(tensor.type))
     throw tensor_error(path_.string(), tensor.name,
-                       fmt::format("is {} (accepted: F32, F16, BF16)", name_of(tensor.type)));
+                       fmt::format("is {} (accepted: F32, F16, BF16)", name_of(tensor.type)), kTakeAnother);
   const FloatType type = float_type_of(tensor.type);
   const auto bytes = file_.bytes(tensor);
   const auto count = static_cast<std::int64_t>(bytes.size() / size_of(type));

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "weights/file_error.h"
 #include "weights/gguf_llama.h"
 #include "weights/json_strict.h"
 #include "weights/model_source.h"
@@ -19,7 +20,7 @@ struct Row {
   std::string input;                               // what is wrong, in a few words
   std::function<void(const TestDirectory&)> make;  // leaves a model in the directory
   std::string open;                                // what is opened, relative to the directory ("" = itself)
-  std::string message;                             // with the directory spelled DIR; hint after " | "
+  std::string message;                             // with the directory spelled DIR; hint, if not kGetAnew, after " | "
 };
 
 // --- safetensors ---
@@ -96,7 +97,7 @@ std::vector<Row> safetensors_rows() {
          dir.write("config.json", "{}");
          ASSERT_EQ(mkfifo((dir / "model.safetensors").c_str(), 0600), 0);
        },
-       "", "DIR/model.safetensors is not a regular file"},
+       "", "DIR/model.safetensors is not a regular file | give a file"},
   };
 }
 
@@ -126,13 +127,17 @@ std::vector<Row> directory_rows() {
       {"no config", [](const TestDirectory&) {}, "",
        "cannot open DIR/config.json: No such file or directory | check the path and its permissions"},
       {"no weights", [](const TestDirectory& dir) { dir.write("config.json", "{}"); }, "",
-       "DIR: no weights found (looked for model.safetensors, model*.safetensors and an index)"},
+       "DIR: no weights found (looked for model.safetensors, model*.safetensors and an index) | put the weights beside "
+       "config.json, or give another directory"},
       config("config is a list", "[]", "DIR/config.json: is array, not a JSON object"),
-      config("config key twice", R"({"a":1,"a":2})", "DIR/config.json: duplicate key 'a'"),
+      config("config key twice", R"({"a":1,"a":2})",
+             "DIR/config.json: duplicate key 'a' | correct it there, or get the file anew"),
       config("config of 100,000 brackets", std::string(100000, '['),
-             "DIR/config.json: JSON nested deeper than the limit of 32"),
-      config("unknown quantization mode", R"({"quantization":{"mode":"int4"}})",
-             "DIR/config.json: quantization.mode is \"int4\" (accepted: affine, mxfp4, nvfp4, mxfp8)"),
+             "DIR/config.json: JSON nested deeper than the limit of 32 | correct it there, or get the file anew"),
+      config(
+          "unknown quantization mode", R"({"quantization":{"mode":"int4"}})",
+          "DIR/config.json: quantization.mode is \"int4\" (accepted: affine, mxfp4, nvfp4, mxfp8) | take a model or a "
+          "copy with an accepted value"),
       config("quantized by another tool", R"({"quantization_config":{"quant_method":"gptq"}})",
              "DIR/config.json: quant_method 'gptq' is not available in this version (accepted: none, the MLX form) | "
              "take the float (bf16) checkpoint or an MLX or GGUF copy of this model"),
@@ -244,20 +249,22 @@ TEST(HostileFiles, EachGetsItsMessage) {
     std::string message = message_of([&] { open_model_source(row.open.empty() ? dir.path() : dir / row.open); });
     for (std::size_t at; (at = message.find(dir.path().string())) != std::string::npos;)
       message.replace(at, dir.path().string().size(), "DIR");
-    EXPECT_EQ(message, row.message) << row.input;
+    const bool has_hint = row.message.find(" | ") != std::string::npos;
+    EXPECT_EQ(message, has_hint ? row.message : fmt::format("{} | {}", row.message, kGetAnew)) << row.input;
   }
 }
 
 // A row of the page: the message is code, so only the bar needs care.
 std::string page() {
-  std::string out =
+  std::string out = fmt::format(
       "# Broken model files and what they get\n\nEvery check runs before a tensor byte is touched; each message names "
-      "the file, the fact, the value and the limit. The program\n"
-      "exits 3. `DIR` is the model's directory; a hint follows the message on its own line. This page is made and "
-      "checked by\n"
+      "the file, the fact, the value and the limit, and a hint\n"
+      "follows it: that of the table, else \"{}\".\n"
+      "The program exits 3. `DIR` is the model's directory. This page is made and checked by\n"
       "`src/weights/hostile_files_test.cpp` (`OUTRIDER_UPDATE_DOCS=1 weights_test --gtest_filter=HostileFiles.*` "
       "rewrites it).\n\n"
-      "| input | message |\n|---|---|\n";
+      "| input | message |\n|---|---|\n",
+      kGetAnew);
   for (const Row& row : all_rows()) {
     std::string message = row.message, hint;
     if (const auto at = message.find(" | "); at != std::string::npos) {

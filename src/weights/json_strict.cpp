@@ -11,6 +11,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kCorrectJson = "correct it there, or get the file anew";
+
 // Builds the document and refuses what the library's own builder would let pass.
 class StrictBuilder final : public json::json_sax_t {
  public:
@@ -28,12 +30,13 @@ class StrictBuilder final : public json::json_sax_t {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& value) override {
-    if (open_.back()->contains(value)) throw file_error(origin_, fmt::format("duplicate key {}", in_quotes(value)));
+    if (open_.back()->contains(value))
+      throw file_error(origin_, fmt::format("duplicate key {}", in_quotes(value)), kCorrectJson);
     key_ = std::move(value);
     return true;
   }
   bool parse_error(std::size_t position, const std::string& token, const json::exception&) override {
-    throw file_error(origin_, json_fault(position, token));
+    throw file_error(origin_, json_fault(position, token), kCorrectJson);
   }
 
   json take() { return std::move(root_); }
@@ -59,7 +62,7 @@ class StrictBuilder final : public json::json_sax_t {
   }
   bool open(json&& container) {
     if (static_cast<int>(open_.size()) >= max_depth_)
-      throw file_error(origin_, fmt::format("JSON nested deeper than the limit of {}", max_depth_));
+      throw file_error(origin_, fmt::format("JSON nested deeper than the limit of {}", max_depth_), kCorrectJson);
     open_.push_back(slot(std::move(container)));
     return true;
   }
@@ -88,7 +91,7 @@ std::string json_fault(std::size_t byte, std::string_view token) {
 json parse_json(std::string_view text, std::string_view origin, int max_depth) {
   // The library's lexer takes a NUL for the end of the text.
   if (const auto at = text.find('\0'); at != std::string_view::npos)
-    throw file_error(origin, fmt::format("not valid JSON: NUL at byte {}", at));
+    throw file_error(origin, fmt::format("not valid JSON: NUL at byte {}", at), kCorrectJson);
   StrictBuilder builder(origin, max_depth);
   json::sax_parse(text, &builder);
   return builder.take();

@@ -41,5 +41,11 @@ TEST(StrictJson, NamesTheByteOfMalformedText) {
   EXPECT_THAT(refusal(""), HasSubstr("not valid JSON"));
 }
 
+TEST(StrictJson, EveryRefusalCarriesARemedy) {
+  for (const std::string_view text : {R"({"a":1,"a":2})", R"({"a": NaN})", "[[[[1]]]]", ""})
+    EXPECT_THAT(refusal(text, 3), testing::EndsWith(" | correct it there, or get the file anew")) << text;
+  EXPECT_THAT(refusal(std::string_view("{}\0", 3)), HasSubstr(" | correct it there"));
+}
+
 }  // namespace
 }  // namespace outrider

@@ -39,8 +39,10 @@ bool names_are_prefixed(const Checkpoint& checkpoint, const std::string& place) 
   for (const auto& [name, tensor] : checkpoint.tensors())
     (canonical_name(tensor.tensor->name).starts_with("mtp.") ? prefixed : plain) = &tensor;
   if (plain != nullptr && prefixed != nullptr)
-    throw file_error(place, fmt::format("names tensors with and without the prefix mtp. ({} and {})",
-                                        in_quotes(prefixed->tensor->name), in_quotes(plain->tensor->name)));
+    throw file_error(place,
+                     fmt::format("names tensors with and without the prefix mtp. ({} and {})",
+                                 in_quotes(prefixed->tensor->name), in_quotes(plain->tensor->name)),
+                     "take the head that belongs to this model, or convert it anew");
   return prefixed != nullptr;
 }
 
@@ -67,17 +69,19 @@ MtpSideCar open_files(const SafetensorsModel& trunk, const fs::path& directory, 
   found.place = std::move(place);
   const std::string origin = (directory / "config.json").string();
   found.evidence.config = config_of_side_car(trunk, directory);
+  found.evidence.config_file = origin;
   const json& own = found.evidence.config;
   const bool says_how = own.is_object() && (own.contains("quantization") || own.contains("quantization_config"));
-  found.model = open_side_car(directory, files, says_how ? own : trunk.config(),
-                              says_how ? origin : (trunk.path() / "config.json").string(), "mtp.");
+  const std::string trunk_config = (trunk.path() / "config.json").string();
+  found.model =
+      open_side_car(directory, files, says_how ? own : trunk.config(), says_how ? origin : trunk_config, "mtp.");
   found.evidence.metadata = found.model->checkpoint().metadata();
   const bool prefixed = names_are_prefixed(found.model->checkpoint(), found.place);
   found.evidence.place = MtpPlace::file;
   if (!own.is_object() || own.value("model_type", json()) != "qwen3_5_mtp") return found;
   found.evidence.place = prefixed ? MtpPlace::folder_prefixed_keys : MtpPlace::folder_plain_keys;
   for (const char* key : {"hidden_size", "vocab_size"})
-    check_same(ConfigReader(own, origin), ConfigReader(trunk.config(), "config.json"), key, origin);
+    check_same(ConfigReader(own, origin), ConfigReader(trunk.config(), trunk_config), key, origin);
   return found;
 }
 

@@ -9,6 +9,7 @@ namespace outrider {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 namespace fs = std::filesystem;
 
 const TinyTensors kHead = TinyQwen::head();
@@ -163,6 +164,63 @@ TEST(MtpHead, FailsClosedWhenHalfOfItIsThere) {
   off.mtp = MtpUse::off;
   EXPECT_EQ(facts_of(dir / "m", off).state, HeadState::off);
   EXPECT_FALSE(open_model_source(dir / "m", off)->has("mtp.fc.weight"));
+}
+
+TEST(MtpHead, AFaultOfASideCarNamesItsFile) {
+  Trunks t;
+  const fs::path file = t.hf / "mtp.safetensors", config = t.hf / "config.json";
+  const auto refused = [&](const TinyTensors& tensors, const TinyMetadata& metadata = {}) {
+    write_tensors(file, tensors, metadata);
+    return refusal(t.hf);
+  };
+  TinyTensors tensors = kHead;
+  tensors.erase("mtp.fc.weight");
+  EXPECT_THAT(refused(tensors), StartsWith(file.string() + ": 1 of the 15 tensors"));
+  tensors = kHead;
+  tensors["mtp.layers.1.input_layernorm.weight"] = tensors.at("mtp.norm.weight");
+  EXPECT_THAT(refused(tensors), StartsWith(file.string() + ": tensor 'mtp.layers.1.input_layernorm.weight'"));
+  tensors = kHead;
+  tensors["mtp.more.weight"] = tensors.at("mtp.norm.weight");
+  EXPECT_THAT(refused(tensors), StartsWith(file.string() + ": 1 tensors are of no part of an MTP head (mtp.more.weig"));
+  tensors = kHead;
+  tensors["fc.weight"] = tensors.at("mtp.fc.weight");
+  EXPECT_THAT(refused(tensors), StartsWith(file.string() + ": tensor "));
+  EXPECT_THAT(refused(kHead, {{"outrider.mtp_norms", "middle"}}),
+              StartsWith(file.string() + ": outrider.mtp_norms is 'middle'"));
+  EXPECT_THAT(refused(kHead, {{"outrider.mtp_hidden_tap", "middle"}}),
+              StartsWith(file.string() + ": outrider.mtp_hidden_tap is 'middle'"));
+  // What only a load sees.
+  write_tensors(file, kHead, {{"outrider.mtp_norms", "zero_centred"}});
+  const auto source = open_model_source(t.hf);
+  EXPECT_THAT(message_of([&] { source->module("mtp.fc", 64, 64); }),
+              StartsWith(file.string() + ": tensor 'mtp.fc.weight': is [64, 128]"));
+  EXPECT_THAT(message_of([&] { source->load_vector("mtp.norm.weight", 7); }),
+              StartsWith(file.string() + ": tensor 'mtp.norm.weight': is [64]"));
+  EXPECT_THAT(message_of([&] { source->load_vector("mtp.none", 7); }), StartsWith(file.string() + ": tensor "));
+  EXPECT_THAT(message_of([&] { source->load_vector("model.none", 7); }), StartsWith(t.hf.string() + ": tensor "));
+  // A folder's config, and the trunk's.
+  nlohmann::json side{{"model_type", "qwen3_5_mtp"}, {"mtp_hidden_tap", "middle"}};
+  SourceOptions options = on();
+  options.mtp_path = write_qwen(t.dir / "folder", kHead, {}, side);
+  EXPECT_THAT(refusal(t.hf, options), StartsWith((t.dir / "folder" / "config.json").string() + ": mtp_hidden_tap"));
+  nlohmann::json trunk = TinyQwen::config();
+  trunk["mtp_hidden_tap"] = "middle";
+  write_qwen(t.hf, TinyQwen::trunk(), {}, trunk);
+  EXPECT_THAT(refusal(t.hf), StartsWith(config.string() + ": mtp_hidden_tap"));
+}
+
+TEST(MtpHead, ARecordThatContradictsASideCarIsTakenAndSaid) {
+  Trunks t;
+  const fs::path file = t.hf / "mtp.safetensors";
+  write_tensors(file, kHead, {{"outrider.mtp_norms", "zero_centred"}, {"outrider.mtp_hidden_tap", "pre_norm"}});
+  EXPECT_EQ(told_by([&] { facts_of(t.hf); }), "");
+  t.dir.write("hf/outrider.json", R"({"outrider.mtp_norms": "one_centred", "outrider.mtp_hidden_tap": "post_norm"})");
+  MtpFacts facts;
+  const std::string told = told_by([&] { facts = facts_of(t.hf); });
+  EXPECT_THAT(told, HasSubstr("outrider.mtp_norms is one_centred, " + file.string() + " says zero_centred"));
+  EXPECT_THAT(told, HasSubstr("outrider.mtp_hidden_tap is post_norm, " + file.string() + " says pre_norm"));
+  EXPECT_EQ(facts.norms, NormCentre::one);
+  EXPECT_EQ(facts.tap, HiddenTap::post_norm);
 }
 
 TEST(MtpHead, AbsentOneIsSaidAndRefusedOnlyWhenAskedFor) {

@@ -61,6 +61,12 @@ struct Contents {
   }
 };
 
+// Without the remedy, which nobody is told: such a file is written anew.
+std::string fact_of_refusal(const std::string& image) {
+  const std::string message = message_of([&] { parse_panels(std::as_bytes(std::span(image)), "F"); });
+  return message.substr(0, message.find(" | "));
+}
+
 Fingerprint some_fingerprint() {
   Fingerprint out{};
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::uint8_t>(i * 3 + 1);
@@ -233,26 +239,23 @@ TEST(PanelFile, RefusesWhatIsNotWhole) {
   contents.list.resize(2);
   ASSERT_EQ(write(dir / "m.panels", contents), PanelWrite::written);
   const std::string good = read_all(dir / "m.panels");
-  const auto refusal = [](const std::string& image) {
-    return message_of([&] { parse_panels(std::as_bytes(std::span(image)), "F"); });
-  };
-  EXPECT_EQ(refusal(good), "");
-  EXPECT_EQ(refusal(""), "F: 0 bytes, a panel file has at least 112");
-  EXPECT_EQ(refusal("x" + good.substr(1)), "F: does not begin with OUTRPANL");
-  EXPECT_EQ(refusal(edited(good, put_at(8, kPanelLayoutVersion + 1))),
+  EXPECT_EQ(fact_of_refusal(good), "");
+  EXPECT_EQ(fact_of_refusal(""), "F: 0 bytes, a panel file has at least 112");
+  EXPECT_EQ(fact_of_refusal("x" + good.substr(1)), "F: does not begin with OUTRPANL");
+  EXPECT_EQ(fact_of_refusal(edited(good, put_at(8, kPanelLayoutVersion + 1))),
             fmt::format("F: layout version {} (accepted: {})", kPanelLayoutVersion + 1, kPanelLayoutVersion));
-  EXPECT_EQ(refusal(edited(good, put_at(12, std::uint32_t{0x04030201}))), "F: byte order 04030201 is foreign");
-  EXPECT_THAT(refusal(good.substr(0, good.size() - 4096)), HasSubstr("its header says"));
-  EXPECT_THAT(refusal(good + std::string(4096, '\0')), HasSubstr("its header says"));
-  EXPECT_THAT(refusal(edited(good, put_at(24, std::uint64_t{1} << 60))), HasSubstr("a table of"));
-  EXPECT_THAT(refusal(edited(good, put_at(40, std::uint64_t{8192}))), HasSubstr("data begin at 8192"));
-  EXPECT_THAT(refusal(edited(good, put_at(32, std::uint64_t{1} << 40))), HasSubstr("the limit is 1000000"));
-  EXPECT_THAT(refusal(edited(good, put_at(32, std::uint64_t{1}))), HasSubstr("entries end at"));
-  EXPECT_THAT(refusal(edited(good, put_at(32, std::uint64_t{3}))), HasSubstr("F: "));
+  EXPECT_EQ(fact_of_refusal(edited(good, put_at(12, std::uint32_t{0x04030201}))), "F: byte order 04030201 is foreign");
+  EXPECT_THAT(fact_of_refusal(good.substr(0, good.size() - 4096)), HasSubstr("its header says"));
+  EXPECT_THAT(fact_of_refusal(good + std::string(4096, '\0')), HasSubstr("its header says"));
+  EXPECT_THAT(fact_of_refusal(edited(good, put_at(24, std::uint64_t{1} << 60))), HasSubstr("a table of"));
+  EXPECT_THAT(fact_of_refusal(edited(good, put_at(40, std::uint64_t{8192}))), HasSubstr("data begin at 8192"));
+  EXPECT_THAT(fact_of_refusal(edited(good, put_at(32, std::uint64_t{1} << 40))), HasSubstr("the limit is 1000000"));
+  EXPECT_THAT(fact_of_refusal(edited(good, put_at(32, std::uint64_t{1}))), HasSubstr("entries end at"));
+  EXPECT_THAT(fact_of_refusal(edited(good, put_at(32, std::uint64_t{3}))), HasSubstr("F: "));
   for (std::size_t at = 48; at < 112 + 40; ++at) {  // fingerprint, seal and table without a new seal
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 4);
-    EXPECT_EQ(refusal(bad), "F: the index does not fit its SHA-256 (torn?)") << at;
+    EXPECT_EQ(fact_of_refusal(bad), "F: the index does not fit its SHA-256 (torn?)") << at;
   }
 }
 
@@ -263,12 +266,7 @@ TEST(PanelFile, RefusesHostileEntries) {
   ASSERT_EQ(write(dir / "m.panels", contents), PanelWrite::written);
   const std::string good = read_all(dir / "m.panels");
   constexpr std::size_t kFirst = kPanelHeaderBytes, kSecond = kFirst + kPanelEntryBytes + 9;
-  const auto refusal = [&](std::size_t at, auto value) {
-    return message_of([&] {
-      const std::string image = edited(good, put_at(at, value));
-      parse_panels(std::as_bytes(std::span(image)), "F");
-    });
-  };
+  const auto refusal = [&](std::size_t at, auto value) { return fact_of_refusal(edited(good, put_at(at, value))); };
   EXPECT_EQ(refusal(kFirst, std::uint16_t{0}), "F: a name of 0 bytes (limit 1..512)");
   EXPECT_EQ(refusal(kFirst, std::uint16_t{60000}), "F: a name of 60000 bytes (limit 1..512)");
   EXPECT_THAT(refusal(kFirst, std::uint16_t{500}), HasSubstr("inside a name"));

@@ -109,7 +109,8 @@ QuantizationParameters QuantizationMap::parameters(std::string_view path) const 
   if (it != overrides_.end()) {
     if (it->second) return *it->second;
     throw file_error(origin_,
-                     fmt::format("quantization says false for {}, but the file holds its scales", in_quotes(path)));
+                     fmt::format("quantization says false for {}, but the file holds its scales", in_quotes(path)),
+                     "remove that entry of config.json, or take a copy that fits it");
   }
   if (head_defaults_ && path.starts_with("mtp.")) return *head_defaults_;
   if (!defaults_)

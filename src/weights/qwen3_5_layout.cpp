@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/log.h"
 #include "kernels/kernel_table.h"
 #include "weights/file_error.h"
 #include "weights/json_strict.h"
@@ -14,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr const char* kCorrectRecord = "correct what is recorded there, or remove it";
 
 template <class T>
 using Spelling = std::pair<std::string_view, T>;
@@ -43,7 +46,15 @@ T read_spelling(const std::array<Spelling<T>, N>& all, std::string_view text, st
     if (spelling == text) return value;
     accepted += (accepted.empty() ? "" : ", ") + std::string(spelling);
   }
-  throw file_error(origin, fmt::format("{} is {} (accepted: {})", key, in_quotes(text), accepted));
+  throw file_error(origin, fmt::format("{} is {} (accepted: {})", key, in_quotes(text), accepted), kCorrectRecord);
+}
+
+// The user's word wins; what it overrules is said, since a wrong reading gives fluent nonsense.
+template <class T>
+void warn_if_overruled(std::string_view file, std::string_view key, T recorded, std::string_view origin, T other) {
+  if (recorded != other)
+    log(LogLevel::warning, "{}: {} is {}, {} says {}: the former is taken; remove it if it was not meant", file, key,
+        name_of(recorded), origin, name_of(other));
 }
 
 constexpr const char* kRecordFile = "outrider.json";
@@ -59,14 +70,16 @@ std::map<std::string, std::string> read_record_file(const fs::path& path) {
   std::error_code failed;
   if (!fs::exists(path, failed)) return {};
   const json document = read_json_file(path);
-  if (!document.is_object()) throw file_error(path.string(), "is not a JSON object");
+  if (!document.is_object()) throw file_error(path.string(), "is not a JSON object", kCorrectRecord);
   std::map<std::string, std::string> keys;
   const std::array known{kLayoutKey, kNormsKey, kMtpNormsKey, kTapKey, kL2EpsKey, kSourceKey};
   for (const auto& [key, value] : document.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end())
-      throw file_error(path.string(), fmt::format("the key {} is not known (accepted: {})", in_quotes(key),
-                                                  fmt::join(known.begin(), known.end(), ", ")));
-    if (!value.is_string()) throw file_error(path.string(), fmt::format("{} is not a string", key));
+      throw file_error(path.string(),
+                       fmt::format("the key {} is not known (accepted: {})", in_quotes(key),
+                                   fmt::join(known.begin(), known.end(), ", ")),
+                       kCorrectRecord);
+    if (!value.is_string()) throw file_error(path.string(), fmt::format("{} is not a string", key), kCorrectRecord);
     keys[key] = value.get<std::string>();
   }
   return keys;
@@ -165,10 +178,16 @@ RecordedFacts recorded_facts(const fs::path& directory, const std::map<std::stri
   RecordedFacts out;
   const auto read = [&](const char* key, const auto& spellings, auto& into) {
     using T = std::remove_reference_t<decltype(into->value)>;
-    for (const auto& [keys, origin] : {std::pair(&own, file), std::pair(&metadata, directory.string() + " (metadata)")})
-      if (const auto found = keys->find(key); !into && found != keys->end())
-        into = RecordedFacts::Recorded<T>{read_spelling(spellings, found->second, origin, key),
-                                          keys == &own ? kRecordFile : "metadata"};
+    for (const auto& [keys, origin] :
+         {std::pair(&own, file), std::pair(&metadata, directory.string() + " (metadata)")}) {
+      const auto found = keys->find(key);
+      if (found == keys->end()) continue;
+      const T value = read_spelling(spellings, found->second, origin, key);
+      if (into)
+        warn_if_overruled(file, key, into->value, origin, value);
+      else
+        into = RecordedFacts::Recorded<T>{value, keys == &own ? kRecordFile : "metadata"};
+    }
   };
   read(kLayoutKey, kLayouts, out.layout);
   read(kNormsKey, kNorms, out.norms);
@@ -181,7 +200,8 @@ RecordedFacts recorded_facts(const fs::path& directory, const std::map<std::stri
 CheckpointFacts decide_layout(const RecordedFacts& recorded, const std::vector<ConvShape>& convolutions,
                               const DeltaNetDims& dims, const std::map<std::string, std::string>& metadata,
                               const SourceOptions& options, const std::string& origin) {
-  const std::optional<TrunkLayout> by_shape = layout_of_shapes(convolutions, dims, origin);
+  const std::optional<TrunkLayout> by_shape = layout_of_shapes(convolutions, dims, origin),
+                                   by_format = layout_of_format(metadata);
   CheckpointFacts facts;
   if (recorded.layout) {
     if (options.layout && *options.layout != recorded.layout->value)
@@ -191,9 +211,11 @@ CheckpointFacts decide_layout(const RecordedFacts& recorded, const std::vector<C
                        "leave --layout out");
     facts.layout = recorded.layout->value;
     facts.layout_origin = recorded.layout->origin;
+    const std::string where = fmt::format("{} ({})", origin, facts.layout_origin);
+    if (by_shape) warn_if_overruled(where, kLayoutKey, facts.layout, "the shape of conv1d", *by_shape);
+    if (by_format) warn_if_overruled(where, kLayoutKey, facts.layout, "metadata.format", *by_format);
   } else {
-    std::tie(facts.layout, facts.layout_origin) =
-        layout_by_evidence(by_shape, layout_of_format(metadata), options, origin);
+    std::tie(facts.layout, facts.layout_origin) = layout_by_evidence(by_shape, by_format, options, origin);
   }
   const NormCentre by_layout = facts.layout == TrunkLayout::hf ? NormCentre::zero : NormCentre::one;
   facts.norms = recorded.norms ? recorded.norms->value : by_layout;
@@ -223,12 +245,25 @@ bool has_mtplx_key(const json& config) {
   return any(config) || (text != config.end() && text->is_object() && any(*text));
 }
 
-std::optional<NormCentre> norms_of_head(const HeadEvidence& head, TrunkLayout layout, const RecordedFacts& recorded,
-                                        const json& config, const SourceOptions& options, const std::string& origin) {
+// What the metadata of a head's own files says under a key. Where the head lies in the trunk, that is recorded already.
+template <class T, std::size_t N>
+std::optional<T> said_by_head(const HeadEvidence& head, const std::array<Spelling<T>, N>& spellings, const char* key,
+                              const std::optional<RecordedFacts::Recorded<T>>& recorded, const std::string& place) {
+  const auto found = head.metadata.find(key);
+  if (head.place == MtpPlace::trunk || found == head.metadata.end()) return std::nullopt;
+  const T value = read_spelling(spellings, found->second, place, key);
+  if (recorded) warn_if_overruled(recorded->origin, key, recorded->value, place, value);
+  return value;
+}
+
+std::optional<NormCentre> norms_of_head(const HeadEvidence& head, const CheckpointFacts& facts,
+                                        const RecordedFacts& recorded, const json& config,
+                                        const SourceOptions& options) {
   if (options.mtp_norms) return options.mtp_norms;
+  const auto by_head = said_by_head(head, kNorms, kMtpNormsKey, recorded.mtp_norms, facts.mtp.place);
   if (recorded.mtp_norms) return recorded.mtp_norms->value;
-  if (const auto found = head.metadata.find(kMtpNormsKey); found != head.metadata.end())
-    return read_spelling(kNorms, found->second, origin, kMtpNormsKey);
+  if (by_head) return by_head;
+  const TrunkLayout layout = facts.layout;
   if (head.place == MtpPlace::folder_plain_keys) return NormCentre::one;
   if (head.place == MtpPlace::folder_prefixed_keys) return NormCentre::zero;
   if (layout == TrunkLayout::hf) return head.place == MtpPlace::trunk ? std::optional(NormCentre::zero) : std::nullopt;
@@ -236,34 +271,36 @@ std::optional<NormCentre> norms_of_head(const HeadEvidence& head, TrunkLayout la
 }
 
 // The tap and where it is said.
-std::pair<HiddenTap, std::string> tap_of_head(const HeadEvidence& head, const RecordedFacts& recorded,
-                                              const json& config, const SourceOptions& options,
-                                              const std::string& origin) {
+std::pair<HiddenTap, std::string> tap_of_head(const HeadEvidence& head, const std::string& place,
+                                              const RecordedFacts& recorded, const json& config,
+                                              const std::string& config_file, const SourceOptions& options) {
   constexpr const char* kKey = "mtp_hidden_tap";
   if (options.mtp_hidden) return {*options.mtp_hidden, "--mtp-hidden"};
+  const auto by_head = said_by_head(head, kTaps, kTapKey, recorded.mtp_hidden_tap, place);
   if (recorded.mtp_hidden_tap) return {recorded.mtp_hidden_tap->value, recorded.mtp_hidden_tap->origin};
-  if (const auto found = head.metadata.find(kTapKey); found != head.metadata.end())
-    return {read_spelling(kTaps, found->second, origin, kTapKey), "metadata"};
-  for (const auto& [document, name] :
-       {std::pair(&config, "config.json"), std::pair(&head.config, "the head's config")}) {
-    if (!document->is_object()) continue;
-    const ConfigReader reader(*document, origin);
-    if (reader.has(kKey)) return {read_spelling(kTaps, reader.text(kKey), origin, kKey), name};
-  }
+  if (by_head) return {*by_head, "metadata"};
+  const auto said_by = [&](const json& document, const std::string& file) -> std::optional<HiddenTap> {
+    if (!document.is_object()) return std::nullopt;
+    const ConfigReader reader(document, file);
+    return reader.has(kKey) ? std::optional(read_spelling(kTaps, reader.text(kKey), file, kKey)) : std::nullopt;
+  };
+  if (const auto tap = said_by(config, config_file)) return {*tap, "config.json"};
+  if (const auto tap = said_by(head.config, head.config_file)) return {*tap, "the head's config"};
   return {HiddenTap::post_norm, "default"};
 }
 
 }  // namespace
 
 void decide_head(CheckpointFacts& facts, const HeadEvidence& head, const RecordedFacts& recorded, const json& config,
-                 const SourceOptions& options, const std::string& origin) {
-  const std::optional<NormCentre> norms = norms_of_head(head, facts.layout, recorded, config, options, origin);
+                 const std::string& config_file, const SourceOptions& options) {
+  const std::optional<NormCentre> norms = norms_of_head(head, facts, recorded, config, options);
   facts.mtp.state = norms ? HeadState::ready : HeadState::ambiguous;
   if (norms)
     facts.mtp.norms = *norms;
   else
     facts.mtp.detail = "nothing says whether its norms are zero- or one-centred";
-  std::tie(facts.mtp.tap, facts.mtp.tap_origin) = tap_of_head(head, recorded, config, options, origin);
+  std::tie(facts.mtp.tap, facts.mtp.tap_origin) =
+      tap_of_head(head, facts.mtp.place, recorded, config, config_file, options);
 }
 
 }  // namespace outrider

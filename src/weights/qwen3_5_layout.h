@@ -29,8 +29,8 @@ DeltaNetDims read_delta_net_dims(const ConfigReader& config);
 // Whether config.json names the family whose layouts this header is about.
 bool is_qwen3_5(const nlohmann::json& config);
 
-// What outrider.json beside config.json and the metadata of the weight files record; the former wins. Error (data):
-// unknown keys of outrider.json, values that are not accepted.
+// What outrider.json beside config.json and the metadata of the weight files record; the former wins, and a warning
+// says so where the two differ. Error (data): unknown keys of outrider.json, values that are not accepted.
 struct RecordedFacts {
   template <class T>
   struct Recorded {
@@ -50,8 +50,9 @@ struct ConvShape {
   std::string tensor;
   std::vector<std::int64_t> shape;
 };
-// Fills layout, layout_origin, norms and l2_eps. Error (data) naming `origin`: convolutions of mixed or foreign shapes,
-// evidence that contradicts itself, nothing to go by, an option that contradicts all evidence.
+// Fills layout, layout_origin, norms and l2_eps; warns where evidence contradicts a recorded layout. Error (data)
+// naming `origin`: convolutions of mixed or foreign shapes, evidence that contradicts itself, nothing to go by, an
+// option that contradicts all evidence.
 CheckpointFacts decide_layout(const RecordedFacts& recorded, const std::vector<ConvShape>& convolutions,
                               const DeltaNetDims& dims, const std::map<std::string, std::string>& metadata,
                               const SourceOptions& options, const std::string& origin);
@@ -70,10 +71,12 @@ struct HeadEvidence {
   MtpPlace place = MtpPlace::trunk;
   std::map<std::string, std::string> metadata;  // of the files that hold it
   nlohmann::json config;                        // the side-car's; null: none
+  std::string config_file;                      // its path
 };
-// Fills facts.mtp but for `place`: what the norms mean (the table of models.md 4.3) or that nothing says, and the tap
-// (4.2). `config`: the trunk's. Error (data): values that are not accepted.
+// Fills facts.mtp but for `place`, which is set: what the norms mean (the table of models.md 4.3) or that nothing says,
+// and the tap (4.2). `config`: the trunk's, of the file `config_file`. Warns where outrider.json overrules the metadata
+// of a side-car. Error (data): values that are not accepted.
 void decide_head(CheckpointFacts& facts, const HeadEvidence& head, const RecordedFacts& recorded,
-                 const nlohmann::json& config, const SourceOptions& options, const std::string& origin);
+                 const nlohmann::json& config, const std::string& config_file, const SourceOptions& options);
 
 }  // namespace outrider

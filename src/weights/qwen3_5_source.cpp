@@ -69,6 +69,28 @@ std::vector<std::pair<std::string_view, std::vector<std::int64_t>>> fused_rows(s
   return {{"in_proj_qkv", std::move(qkv)}, {"in_proj_z", std::move(z)}};
 }
 
+// All of a head and nothing else, or an Error that names `place` and lists what is missing or foreign.
+void check_head(const Checkpoint& checkpoint, const std::string& place) {
+  std::vector<std::string_view> missing, foreign;
+  for (const std::string_view module : kHeadTensors)
+    if (checkpoint.find(std::string(module) + ".weight") == nullptr) missing.push_back(module);
+  if (!missing.empty())
+    throw file_error(place,
+                     fmt::format("{} of the {} tensors of the MTP head are missing ({})", missing.size(),
+                                 kHeadTensors.size(), fmt::join(missing, ", ")),
+                     "download the rest of the head, or say --mtp off");
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (name.starts_with("mtp.layers.") && !name.starts_with("mtp.layers.0."))
+      throw tensor_error(place, name, "is of a second MTP layer, 1 is supported", "say --mtp off");
+    if (is_head_tensor(name) && !std::binary_search(kHeadTensors.begin(), kHeadTensors.end(), split_part(name).first))
+      foreign.push_back(name);
+  }
+  if (!foreign.empty())
+    throw file_error(
+        place, fmt::format("{} tensors are of no part of an MTP head ({})", foreign.size(), fmt::join(foreign, ", ")),
+        "take the head that belongs to this model, or say --mtp off");
+}
+
 class Qwen35Source final : public StoredModel {
  public:
   Qwen35Source(std::unique_ptr<SafetensorsModel> trunk, const SourceOptions& options);
@@ -88,12 +110,12 @@ class Qwen35Source final : public StoredModel {
  private:
   std::vector<ConvShape> convolutions() const;
   void find_head(const RecordedFacts& recorded, const SourceOptions& options);
-  void check_head(const Checkpoint& checkpoint) const;
   void list_tensors();
   void list_fused(const std::string& name, const std::vector<std::int64_t>& shape);
   const SafetensorsModel& owner(std::string_view name) const {
     return side_car_ && is_head_tensor(name) ? *side_car_ : *trunk_;
   }
+  std::string place_of(std::string_view tensor) const override { return owner(tensor).path().string(); }
 
   std::unique_ptr<SafetensorsModel> trunk_, side_car_;
   DeltaNetDims dims_;
@@ -146,9 +168,9 @@ void Qwen35Source::find_head(const RecordedFacts& recorded, const SourceOptions&
     head.detail = found.looked;
   }
   if (in_trunk || found.model) {
-    check_head(in_trunk ? trunk_->checkpoint() : found.model->checkpoint());
+    check_head(in_trunk ? trunk_->checkpoint() : found.model->checkpoint(), found.place);
     head.place = found.place;
-    decide_head(facts_, found.evidence, recorded, config_, options, origin);
+    decide_head(facts_, found.evidence, recorded, config_, (path_ / "config.json").string(), options);
     side_car_ = std::move(found.model);
   }
   constexpr const char* kMeasure =
@@ -159,33 +181,28 @@ void Qwen35Source::find_head(const RecordedFacts& recorded, const SourceOptions&
       throw file_error(head.place, "the MTP head cannot be used: " + head.detail, kMeasure);
     log(LogLevel::warning, "{}: the MTP head is not used: {} ({})", head.place, head.detail, kMeasure);
   }
+  if (head.state == HeadState::absent && options.mtp_hidden)
+    throw Error(ErrorKind::usage,
+                fmt::format("--mtp-hidden {} is given, {} has no MTP head (looked for {})",
+                            name_of(*options.mtp_hidden), origin, head.detail),
+                "give the head with --mtp PATH, or leave --mtp-hidden out");
   if (head.state == HeadState::absent && options.mtp == MtpUse::on)
     throw file_error(origin, fmt::format("has no MTP head (looked for {})", head.detail),
                      "give it with --mtp PATH, or leave --mtp out");
-}
-
-// All of a head, or an Error that lists what is missing.
-void Qwen35Source::check_head(const Checkpoint& checkpoint) const {
-  std::vector<std::string_view> missing;
-  for (const std::string_view module : kHeadTensors)
-    if (checkpoint.find(std::string(module) + ".weight") == nullptr) missing.push_back(module);
-  if (!missing.empty())
-    throw file_error(path_.string(),
-                     fmt::format("{} of the {} tensors of the MTP head are missing ({})", missing.size(),
-                                 kHeadTensors.size(), fmt::join(missing, ", ")),
-                     "download the rest of the head, or say --mtp off");
-  for (const auto& [name, tensor] : checkpoint.tensors())
-    if (name.starts_with("mtp.layers.") && !name.starts_with("mtp.layers.0."))
-      throw tensor_error(path_.string(), name, "is of a second MTP layer, 1 is supported", "say --mtp off");
+  if (head.state == HeadState::absent) log(LogLevel::info, "{}: has no MTP head (looked for {})", origin, head.detail);
 }
 
 void Qwen35Source::list_tensors() {
   const auto show = [&](const Checkpoint& checkpoint) {
     for (const auto& [name, stored] : checkpoint.tensors()) {
-      if (is_head_tensor(name) && facts_.mtp.state != HeadState::ready) continue;
+      if (is_head_tensor(name)) {  // checked already
+        if (facts_.mtp.state == HeadState::ready) shapes_[name] = stored.tensor->shape;
+        continue;
+      }
       for (const std::string_view part : {".mlp.experts.", ".mlp.shared_expert", ".mlp.gate."})
         if (name.find(part) != std::string::npos)
-          throw tensor_error(path_.string(), name, "is of a mixture of experts, not available in this version");
+          throw tensor_error(path_.string(), name, "is of a mixture of experts, not available in this version",
+                             kTakeAnother);
       list_fused(name, stored.tensor->shape);
     }
   };

@@ -95,6 +95,34 @@ TEST(QwenLayout, EveryLayoutOfTheSameWeightsReadsAlike) {
   same(by_file, "outrider.json wins over metadata");
 }
 
+TEST(QwenLayout, ARecordThatContradictsTheFilesIsTakenAndSaid) {
+  TestDirectory dir;
+  const TinyTensors mlx = in_mlx_layout(TinyQwen::trunk());
+  const TinyMetadata converted{{"format", "mlx"},
+                               {"outrider.layout", "mlx"},
+                               {"outrider.norms", "one_centred"},
+                               {"outrider.l2_eps", "hf"},
+                               {"outrider.mtp_hidden_tap", "pre_norm"}};
+  const fs::path path = write_qwen(dir / "m", mlx, converted);
+  const auto told = [&](const char* record) {
+    dir.write("m/outrider.json", record);
+    return told_by([&] { open_model_source(path); });
+  };
+  EXPECT_EQ(told(R"({"outrider.layout": "mlx", "outrider.norms": "one_centred"})"), "");
+  const std::string file = (path / "outrider.json").string(), metadata = path.string() + " (metadata)";
+  EXPECT_EQ(told(R"({"outrider.norms": "zero_centred"})"),
+            fmt::format("warning: {}: outrider.norms is zero_centred, {} says one_centred: the former is taken; remove "
+                        "it if it was not meant\n",
+                        file, metadata));
+  EXPECT_THAT(told(R"({"outrider.l2_eps": "mlx"})"), HasSubstr("outrider.l2_eps is mlx, " + metadata + " says hf"));
+  EXPECT_THAT(told(R"({"outrider.mtp_hidden_tap": "post_norm"})"),
+              HasSubstr("outrider.mtp_hidden_tap is post_norm, " + metadata + " says pre_norm"));
+  const std::string layout = told(R"({"outrider.layout": "hf"})");
+  EXPECT_THAT(layout, HasSubstr("outrider.layout is hf, " + metadata + " says mlx"));
+  EXPECT_THAT(layout, HasSubstr("outrider.layout is hf, the shape of conv1d says mlx"));
+  EXPECT_THAT(layout, HasSubstr("outrider.layout is hf, metadata.format says mlx"));
+}
+
 TEST(QwenLayout, FusedInputProjectionsAreCutIntoTheirRows) {
   TestDirectory dir;
   const TinyTensors hf = TinyQwen::trunk();

@@ -175,7 +175,8 @@ MatrixRows FileModel::rows(std::string_view path, std::int64_t k) const {
     if (!type)
       throw tensor_error(
           path_.string(), module + ".weight",
-          fmt::format("is {} without {}.scales (accepted without scales: F16, BF16, F32)", name_of(dtype), module));
+          fmt::format("is {} without {}.scales (accepted without scales: F16, BF16, F32)", name_of(dtype), module),
+          "take the float (bf16) checkpoint or an MLX or GGUF copy of this model");
     out = dense_rows(weight, *type);
   }
   out.info.has_bias = checkpoint_.find(module + ".bias") != nullptr;
@@ -308,7 +309,8 @@ StoredModel::Values FileModel::values(std::string_view tensor) const {
   const auto type = float_type(found->tensor->dtype);
   if (!type)
     throw tensor_error(path_.string(), tensor,
-                       fmt::format("is {} (accepted: F16, BF16, F32)", name_of(found->tensor->dtype)));
+                       fmt::format("is {} (accepted: F16, BF16, F32)", name_of(found->tensor->dtype)),
+                       "take the float (bf16) checkpoint or an MLX or GGUF copy of this model");
   const auto bytes = found->file->bytes(*found->tensor);
   Values out{*type, found->tensor->shape, std::vector<float>(bytes.size() / size_of(*type))};
   for (std::size_t i = 0; i < out.values.size(); ++i)
@@ -334,7 +336,8 @@ std::unique_ptr<SafetensorsModel> open_raw_directory(const fs::path& directory) 
 std::unique_ptr<SafetensorsModel> open_side_car(const fs::path& directory, const std::vector<std::string>& files,
                                                 const nlohmann::json& config, const std::string& origin,
                                                 std::string_view prefix) {
-  return std::make_unique<FileModel>(directory, config, nullptr, Checkpoint(directory, files, prefix),
+  const fs::path path = files.size() == 1 ? directory / files.front() : directory;
+  return std::make_unique<FileModel>(path, config, nullptr, Checkpoint(directory, files, prefix),
                                      QuantizationMap::from_config(config, origin, prefix));
 }
 

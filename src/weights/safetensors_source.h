@@ -28,7 +28,7 @@ class SafetensorsModel : public StoredModel {
 // The directory with config.json as it lies there.
 std::unique_ptr<SafetensorsModel> open_raw_directory(const std::filesystem::path& directory);
 // These files of a directory as a side-car: names get `prefix` where they lack it, `config` says how they are
-// quantized; `origin` names it in messages.
+// quantized; `origin` names it in messages. Its path is that of the file where there is one, else of the directory.
 std::unique_ptr<SafetensorsModel> open_side_car(const std::filesystem::path& directory,
                                                 const std::vector<std::string>& files, const nlohmann::json& config,
                                                 const std::string& origin, std::string_view prefix);

@@ -9,7 +9,9 @@ namespace outrider {
 
 namespace fs = std::filesystem;
 
-Error StoredModel::missing(std::string_view tensor) const { return tensor_error(path_.string(), tensor, "is missing"); }
+Error StoredModel::missing(std::string_view tensor) const {
+  return tensor_error(place_of(tensor), tensor, "is missing");
+}
 
 void StoredModel::mark_used(std::string_view tensor) const {
   const std::lock_guard guard(lock_);
@@ -21,7 +23,7 @@ MatrixRows StoredModel::checked_rows(std::string_view path, std::int64_t n, std:
   const ModuleInfo& info = found.info;
   if ((n >= 0 && info.n != n) || (k >= 0 && info.k != k)) {
     const auto side = [](std::int64_t wanted) { return wanted < 0 ? std::string("any") : fmt::format("{}", wanted); };
-    throw tensor_error(path_.string(), std::string(path) + ".weight",
+    throw tensor_error(place_of(path), std::string(path) + ".weight",
                        fmt::format("is [{}, {}], the config implies [{}, {}]", info.n, info.k, side(n), side(k)));
   }
   for (const std::string_view part : found.parts) mark_used(std::string(path).append(part));
@@ -49,11 +51,11 @@ AlignedBuffer StoredModel::load_floats(std::string_view tensor, std::vector<std:
   // MLX stores the taps of a convolution as [n, k, 1].
   if (shape.size() == 2 && read.shape.size() == 3 && read.shape.back() == 1) read.shape.pop_back();
   if (read.shape != shape)
-    throw tensor_error(path_.string(), tensor,
+    throw tensor_error(place_of(tensor), tensor,
                        fmt::format("is {}, the config implies {}", shape_text(read.shape), shape_text(shape)));
   for (std::size_t i = 0; i < read.values.size(); ++i)
     if (!std::isfinite(read.values[i]))
-      throw tensor_error(path_.string(), tensor, fmt::format("value {} is {} (accepted: finite)", i, read.values[i]));
+      throw tensor_error(place_of(tensor), tensor, fmt::format("value {} is {} (accepted: finite)", i, read.values[i]));
   mark_used(tensor);
   AlignedBuffer out(read.values.size() * sizeof(float), MemoryPart::weights);
   std::copy(read.values.begin(), read.values.end(), out.as<float>().begin());
@@ -89,6 +91,11 @@ std::unique_ptr<StoredModel> open_stored_model(const fs::path& path, const GgufI
                 "leave --layout out");
   if (options.mtp == MtpUse::on)
     throw file_error(path.string(), "is of a family without an MTP head, one was asked for", "leave --mtp out");
+  if (options.mtp_hidden)
+    throw Error(ErrorKind::usage,
+                fmt::format("--mtp-hidden {} is given, {} is of a family without an MTP head",
+                            name_of(*options.mtp_hidden), path.string()),
+                "leave --mtp-hidden out");
   return model;
 }
 

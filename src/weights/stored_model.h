@@ -47,6 +47,8 @@ class StoredModel : public ModelSource {
   virtual std::vector<NamedShape> tensors() const = 0;
   // The files the tensors come from, in name order, as they were when they were opened.
   virtual std::vector<OpenedFile> weight_files() const = 0;
+  // The file or directory that messages about a tensor name.
+  virtual std::string place_of(std::string_view /*tensor*/) const { return path_.string(); }
 
   // What was decided about the files beyond their bytes, as one line; a change of it changes what load_*() returns.
   virtual std::string reading() const { return {}; }

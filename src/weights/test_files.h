@@ -2,6 +2,7 @@
 // forms.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -63,6 +64,13 @@ inline std::string message_of(const std::function<void()>& action) {
     return error.hint().empty() ? error.what() : fmt::format("{} | {}", error.what(), error.hint());
   }
   return "";
+}
+
+// What `action` writes to stderr, the log's lines among it.
+inline std::string told_by(const std::function<void()>& action) {
+  testing::internal::CaptureStderr();
+  action();
+  return testing::internal::GetCapturedStderr();
 }
 
 // A deterministic value in (-1, 1), different for every (seed, i).
