@@ -180,12 +180,12 @@ void PrefixCache::offer(const Step& step, EngineRow& row, std::int64_t position,
   offer.draft = draft ? &*draft : nullptr;
   offer.checkpoints = checkpoints;
   offer.superseded = end >= row.prompt_tokens ? progress.last_of_answer : 0;
-  const bool known = store_->has_checkpoint(offer.keys, tokens);
+  bool left_end = false;
+  offer.left_end = &left_end;
   store_->prepare_publish(offer).commit();
   progress.offered = blocks;
   // Only what this row itself has left behind may go when it gets farther.
-  if (end >= row.prompt_tokens)
-    progress.last_of_answer = !known && store_->has_checkpoint(offer.keys, tokens) ? end : 0;
+  if (end >= row.prompt_tokens) progress.last_of_answer = left_end ? end : 0;
 }
 
 }  // namespace outrider

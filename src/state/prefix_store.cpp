@@ -73,10 +73,10 @@ PrefixStore::~PrefixStore() = default;
 // The nodes and checkpoints an offer adds, built aside.
 class PrefixStore::PublishChange : public StateChange {
  public:
-  PublishChange(PrefixStore& store, std::vector<Node*> path, std::int64_t superseded)
-      : store_(store), version_(store.version_), path_(std::move(path)) {
-    if (superseded > 0 && superseded / kBlockKeys <= std::ssize(path_))
-      superseded_ = path_[static_cast<std::size_t>(superseded / kBlockKeys - 1)];
+  PublishChange(PrefixStore& store, std::vector<Node*> path, const PrefixOffer& offer)
+      : store_(store), version_(store.version_), path_(std::move(path)), left_end_(offer.left_end) {
+    if (offer.superseded > 0 && offer.superseded / kBlockKeys <= std::ssize(path_))
+      superseded_ = path_[static_cast<std::size_t>(offer.superseded / kBlockKeys - 1)];
   }
 
   void add_blocks(const PrefixOffer& offer) {
@@ -93,6 +93,7 @@ class PrefixStore::PublishChange : public StateChange {
       const auto block = static_cast<std::size_t>(at.position / kBlockKeys - 1);
       Node* node = block < path_.size() ? path_[block] : &*fresh_index_.at(offer.keys[block]);
       if (!node->checkpoint) added_.emplace_back(node, store_.checkpoint_of(offer, at));
+      adds_end_ = !node->checkpoint;  // the last one is at the end
     }
   }
 
@@ -105,6 +106,7 @@ class PrefixStore::PublishChange : public StateChange {
     for (Node* node : path_) node->kept = true;
     const bool fits = store_.make_room({std::ssize(fresh_), std::ssize(added_) - (supersedes ? 1 : 0)});
     for (Node* node : path_) node->kept = false;
+    if (left_end_ != nullptr) *left_end_ = fits && adds_end_;
     if (!fits) {
       ++store_.counters_.refused;
       return;
@@ -132,6 +134,8 @@ class PrefixStore::PublishChange : public StateChange {
   Nodes fresh_;
   Index fresh_index_;
   std::vector<std::pair<Node*, Checkpoint>> added_;
+  bool adds_end_ = false;
+  bool* left_end_;
 };
 
 PreparedStateChange PrefixStore::prepare_publish(const PrefixOffer& offer) {
@@ -149,7 +153,7 @@ PreparedStateChange PrefixStore::prepare_publish(const PrefixOffer& offer) {
   std::vector<Node*> path = known_path(offer.keys, offer.tokens);
   // Other tokens under the next key: those that were there first stay.
   const bool foreign = path.size() < offer.keys.size() && index_.contains(offer.keys[path.size()]);
-  auto change = std::make_unique<PublishChange>(*this, std::move(path), offer.superseded);
+  auto change = std::make_unique<PublishChange>(*this, std::move(path), offer);
   if (!foreign) {
     change->add_blocks(offer);
     change->add_checkpoints(offer);
@@ -170,11 +174,6 @@ std::vector<PrefixStore::Node*> PrefixStore::known_path(std::span<const Sha256Di
     path.push_back(&node);
   }
   return path;
-}
-
-bool PrefixStore::has_checkpoint(std::span<const Sha256Digest> keys, std::span<const std::int32_t> tokens) const {
-  const std::vector<Node*> path = known_path(keys, tokens);
-  return path.size() == keys.size() && !path.empty() && path.back()->checkpoint;
 }
 
 PrefixStore::Node PrefixStore::node_of(const PrefixOffer& offer, std::size_t block, Node* parent) const {
@@ -320,13 +319,6 @@ void PrefixStore::drop_leaf(Node& leaf) noexcept {
     const bool boundary = parts_.any_block() || parent->checkpoint.has_value();
     node = boundary || parent->kept || held(*parent) ? nullptr : parent;
   }
-}
-
-void PrefixStore::clear() noexcept {
-  ++version_;
-  index_.clear();
-  order_.clear();
-  checkpoints_ = 0;
 }
 
 }  // namespace outrider

@@ -82,6 +82,7 @@ struct PrefixOffer {
   // Ascending, the last one at the end of the offer; none where any block is a boundary.
   std::span<const PrefixCheckpoint> checkpoints;
   std::int64_t superseded = 0;  // this earlier checkpoint goes, unless somebody was restored at it; 0: none
+  bool* left_end = nullptr;     // set by the commit: whether the checkpoint at the end is new
 };
 
 class PrefixStore {
@@ -105,12 +106,8 @@ class PrefixStore {
   // The longest boundary of a request with these keys and tokens [64 keys].
   std::optional<Hit> restore(std::span<const Sha256Digest> keys, std::span<const std::int32_t> tokens);
 
-  // Whether the boundary at the end of these keys carries a checkpoint.
-  bool has_checkpoint(std::span<const Sha256Digest> keys, std::span<const std::int32_t> tokens) const;
-
   // Evicts until `wanted` more checkpoints have room, or as many as can; returns how many have.
   std::int64_t make_room_for_checkpoints(std::int64_t wanted) noexcept;
-  void clear() noexcept;
 
   std::int64_t blocks() const { return static_cast<std::int64_t>(order_.size()); }
   std::int64_t checkpoints() const { return checkpoints_; }

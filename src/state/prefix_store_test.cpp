@@ -116,13 +116,28 @@ TEST_P(PrefixStoreOf, AnEntryOverTheCapIsNotStored) {
   EXPECT_EQ(rig_.restored_tokens(a), 64);
 }
 
-TEST_P(PrefixStoreOf, ClearingGivesEverythingBack) {
+TEST_P(PrefixStoreOf, ItsEndGivesEverythingBack) {
   rig_.publish(rig_.row_of(ids_from(1, 320)), {64, 320});
-  rig_.store().clear();
-  EXPECT_EQ(rig_.store().blocks() + rig_.store().checkpoints(), 0);
+  EXPECT_GT(rig_.pool().kv().used_blocks(), 0);
+  rig_.end_store();
   EXPECT_EQ(rig_.pool().kv().used_blocks(), 0);
   EXPECT_EQ(rig_.draft_pool().used_blocks(), 0);
-  EXPECT_EQ(rig_.restored_tokens(ids_from(1, 320)), 0);
+}
+
+TEST_P(PrefixStoreOf, AnOfferTellsWhetherTheCheckpointAtItsEndIsNew) {
+  const bool keeps_any = !rig_.any_block();
+  const RowModel a = ids_from(1, 320);
+  const auto left_end = [&](const RowModel& ids, const std::vector<std::int64_t>& positions) {
+    bool left = true;
+    const OfferedRow row = rig_.row_of(ids);
+    PreparedStateChange change = rig_.prepare(row, positions, 0, &left);
+    change.commit();
+    return left;
+  };
+  EXPECT_EQ(left_end(a, {64, 128}), keeps_any);
+  EXPECT_FALSE(left_end(a, {64, 128}));
+  EXPECT_EQ(left_end(a, {64, 128, 192}), keeps_any);
+  EXPECT_FALSE(left_end(ids_from(500, 64 * 60), {64 * 60})) << "refused whole";
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, PrefixStoreOf,

@@ -35,6 +35,7 @@ class PrefixRig {
   bool has_head() const { return kind_ == StoreKind::hybrid_with_head; }
   bool any_block() const { return parts_.any_block(); }
   PrefixStore& store() { return *store_; }
+  void end_store() { store_.reset(); }
   StatePool& pool() { return pool_; }
   KvPool& draft_pool() { return draft_pool_; }
   const PrefixParts& parts() const { return parts_; }
@@ -79,7 +80,7 @@ class PrefixRig {
     prepare(row, positions, superseded).commit();
   }
   PreparedStateChange prepare(const OfferedRow& row, const std::vector<std::int64_t>& positions,
-                              std::int64_t superseded = 0) {
+                              std::int64_t superseded = 0, bool* left_end = nullptr) {
     const std::vector<std::int32_t> tokens = tokens_of(row.ids);
     PrefixChain chain(root);
     std::vector<std::vector<float>> hiddens;
@@ -95,6 +96,7 @@ class PrefixRig {
     offer.draft = row.draft ? &*row.draft : nullptr;
     if (!any_block()) offer.checkpoints = checkpoints;
     offer.superseded = superseded;
+    offer.left_end = left_end;
     return store_->prepare_publish(offer);
   }
 
