@@ -32,16 +32,10 @@ PrefixCapacity prefixes_of(const Model& model, const CoreLimits& limits) {
 }
 
 // The rows' planned blocks and slots, and beyond them what stored prefixes may keep: so rows never wait for those.
-StateCapacity capacity_of(const Model& model, const CoreLimits& limits) {
-  const PrefixCapacity prefixes = prefixes_of(model, limits);
+StateCapacity capacity_of(const CoreLimits& limits, const PrefixCapacity& prefixes) {
   RecurrentCapacity recurrent = Core::recurrent_capacity(limits);
   recurrent.prefix_slots = prefixes.checkpoints;
   return {limits.schedule.kv_blocks, prefixes.blocks, recurrent};
-}
-
-Speculation::Room with_prefixes(const Model& model, const CoreLimits& limits, Speculation::Room room) {
-  room.prefix_blocks = prefixes_of(model, limits).blocks;
-  return room;
 }
 
 }  // namespace
@@ -50,21 +44,24 @@ Core::Core(CoreParts parts, const CoreLimits& limits)
     : parts_(std::move(parts)),
       limits_(limits),
       bounds_(bounds_of(parts_, limits)),
-      pool_({parts_.model->declaration().kv, parts_.model->declaration().recurrent},
-            capacity_of(*parts_.model, limits)),
+      prefixes_(prefixes_of(*parts_.model, limits)),
+      pool_({parts_.model->declaration().kv, parts_.model->declaration().recurrent}, capacity_of(limits, prefixes_)),
       arena_(scratch_bytes(*parts_.model, *parts_.device, limits)) {
   OUTRIDER_CHECK(limits.schedule.rows > 0 && limits.schedule.prefill_step_tokens > 0 && limits.head_rows > 0 &&
                  limits.schedule.prompt_rows > 0);
   parts_.device->reserve_normalizers(limits.head_rows, bounds_.vocab);
   std::sort(parts_.end_tokens.begin(), parts_.end_tokens.end());
-  if (limits.speculation.depth > 0)
+  if (limits.speculation.depth > 0) {
+    Speculation::Room room = draft_room(limits);
+    room.prefix_blocks = prefixes_.blocks;
     speculation_ = std::make_unique<Speculation>(
         Speculation::Parts{parts_.model, parts_.device, parts_.chooser.get(), std::move(parts_.drafter), parts_.editor,
                            std::move(parts_.draft_vocabulary)},
-        limits.speculation, with_prefixes(*parts_.model, limits, draft_room(limits)));
-  if (const PrefixCapacity prefixes = prefixes_of(*parts_.model, limits); prefixes.blocks > 0)
+        limits.speculation, room);
+  }
+  if (prefixes_.blocks > 0)
     prefix_ = std::make_unique<PrefixCache>(*parts_.model, pool_, speculation_.get(),
-                                            PrefixCache::parts_of(*parts_.model, limits.speculation), prefixes,
+                                            PrefixCache::parts_of(*parts_.model, limits.speculation), prefixes_,
                                             parts_.model_key);
 }
 

@@ -131,6 +131,7 @@ class Core {
   CoreParts parts_;
   CoreLimits limits_;
   RequestBounds bounds_;
+  PrefixCapacity prefixes_;  // none: nothing is stored
   StatePool pool_;
   Arena arena_;
   std::unique_ptr<Speculation> speculation_;
