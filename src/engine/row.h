@@ -82,8 +82,10 @@ struct EngineRow {
     roll.roll_back();
   }
   bool generates() const { return request.want == Want::generate && request.max_tokens > 0; }
-  // Whether the draft head follows it: to draft, or for those who begin alike.
-  bool keeps_drafts() const { return generates() || (request.want == Want::generate && prefix); }
+  // Whether the draft head follows it, from admission to its end: to draft, or for those who begin alike.
+  bool keeps_drafts() const {
+    return (generates() && request.draft_tokens != 0) || (request.want == Want::generate && prefix);
+  }
   bool ends_with(std::int32_t id) const {
     return !request.sampling.ignore_eos && std::binary_search(end_tokens.begin(), end_tokens.end(), id);
   }

@@ -169,7 +169,8 @@ void Speculation::admit(std::span<EngineRow* const> rows) {
   if (!mtp_) return;
   std::vector<MtpJoin> joins;
   for (EngineRow* row : rows) {
-    joins.push_back({row->draft_start ? &*row->draft_start : nullptr, row->planned_tokens});
+    joins.push_back({row->draft_start ? &*row->draft_start : nullptr, row->planned_tokens,
+                     row->keeps_drafts() ? MtpJoin::Head::with : MtpJoin::Head::without});
     if (row->by_ratio()) row->draft_scores = AlignedBuffer(draft_scores_bytes(*parts_.model, limits_), MemoryPart::kv);
   }
   rows_.reserve(rows_.size() + rows.size());

@@ -101,6 +101,7 @@ PreparedStateChange MtpRows::prepare_append(std::span<const MtpJoin> joins) {
     row.next_carried.reserve(depth);
     row.proposals.reserve(depth);
     row.planned_tokens = join.planned_tokens;
+    row.headless = join.head == MtpJoin::Head::without;
     if (join.state == nullptr) continue;
     OUTRIDER_CHECK(join.state->kv.joins(row.kv) && join.state->hidden.size() == float_bytes(width),
                    "a draft row of another pool or width joins");

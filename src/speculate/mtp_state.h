@@ -36,10 +36,13 @@ struct MtpCheckpoint {
   std::vector<float> hidden;      // [E]
 };
 
-// A row that joins. `state` is borrowed; null: cold. planned_tokens: see BatchRow.
+// A row that joins. `state` is borrowed; null: cold. planned_tokens: see BatchRow. One that joins without a head is
+// kept for its place alone, as one that has given its head up.
 struct MtpJoin {
+  enum class Head : std::uint8_t { with, without };
   const MtpState* state = nullptr;
   std::int64_t planned_tokens = 0;
+  Head head = Head::with;
 };
 
 // Tokens the target has processed, and its hiddens for them: context row i belongs to tokens[i]; further rows are not
@@ -68,7 +71,7 @@ struct MtpVerdict {
 enum class RowResult : std::uint8_t {
   done,
   failed,       // this row is as it was before the round (its values or its port failed); others are not affected
-  without_head  // the row gave up its head after three failures: nothing was done
+  without_head  // the row joined without a head, or gave it up after three failures: nothing was done
 };
 
 }  // namespace outrider

@@ -350,6 +350,25 @@ TEST(MtpRows, AFaultyRowIsGivenUpAloneAndAfterThreeTimesItsHead) {
   }
 }
 
+TEST(MtpRows, ARowThatJoinsWithoutAHeadHasItsPlaceAndNothingElse) {
+  DraftScene scene;
+  scene.group->append(std::vector<MtpJoin>{{nullptr, 100, MtpJoin::Head::without}, {nullptr, 100}});
+  EXPECT_TRUE(scene.group->without_head(0));
+  EXPECT_FALSE(scene.group->without_head(1));
+  EXPECT_EQ(scene.group->rows_without_head(), 0) << "it has lost nothing";
+  EXPECT_THAT(scene.prefill_tens({{1, 2, 3}, {11, 12, 13}}), ElementsAre(RowResult::without_head, RowResult::done));
+  ScriptedPort port = numbered_port(0);
+  EXPECT_THAT(scene.draft({{0, 4, 2, 0}, {1, 14, 2, 0}}, &port), ElementsAre(RowResult::without_head, RowResult::done));
+  EXPECT_TRUE(scene.group->proposals(0).empty());
+  // A round of others may end without it.
+  EXPECT_THAT(scene.commit({{1, 1, {1, 2}}}), ElementsAre(RowResult::done));
+  EXPECT_EQ(scene.group->processed(0), 0);
+  EXPECT_EQ(scene.group->kv(0).length(), 0);
+  EXPECT_EQ(scene.group->processed(1), 5);
+  scene.group->filter_rows(std::vector<std::int64_t>{1});
+  EXPECT_FALSE(scene.group->without_head(0));
+}
+
 TEST(MtpRows, APortThatFailsForOneRowGivesUpThatRow) {
   TraceOne scene(Refresh::from_target);
   ScriptedPort port([](const DraftPick& pick, float) {
