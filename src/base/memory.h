@@ -9,8 +9,8 @@
 
 namespace outrider {
 
-// Parts of the plan. `prefix` holds what requests leave behind for others with the same beginning. `text` is measured
-// after load, `fixed` is a constant allowance; both are planned, not charged here.
+// Parts of the plan. `prefix` holds what requests leave behind for others with the same beginning. `fixed` is an
+// allowance that is planned and not charged here.
 enum class MemoryPart { weights, kv, recurrent, prefix, scratch, text, fixed };
 inline constexpr int kMemoryParts = 7;
 std::string_view name_of(MemoryPart part);

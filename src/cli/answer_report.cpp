@@ -115,6 +115,28 @@ std::string speed_line(const Answered& answer, const Bandwidth& bandwidth, std::
   return line + fmt::format("; peak memory {}", human_bytes(peak_bytes));
 }
 
+namespace {
+
+std::string head_line(const Engine& engine) {
+  const Engine::DraftHead head = engine.draft_head();
+  const std::int64_t some = engine.facts().draft_vocabulary, all = engine.facts().vocab;
+  std::string line;
+  switch (head.state) {
+    case Engine::DraftHead::State::none:
+      return "none";
+    case Engine::DraftHead::State::given_up:
+      line = "given up: it was never right";
+      break;
+    case Engine::DraftHead::State::in_use:
+      line = fmt::format("in use, drafts from {}",
+                         some > 0 ? fmt::format("{} or all {} tokens", some, all) : fmt::format("all {} tokens", all));
+  }
+  if (head.rows_without_head > 0) line += fmt::format("; {} without it", counted(head.rows_without_head, "row"));
+  return line;
+}
+
+}  // namespace
+
 std::string stats_table(const Engine& engine, const Answered& answer) {
   const Timings& t = answer.last.timings;
   std::string out;
@@ -141,15 +163,12 @@ std::string stats_table(const Engine& engine, const Answered& answer) {
   if (t.rounds > 0)
     row("rounds", fmt::format("{}: {:.2f} ms of drafts, {:.2f} of verifying, {:.2f} of following", t.rounds, t.draft_ms,
                               t.verify_ms, t.commit_ms));
-  const Engine::DraftHead head = engine.draft_head();
-  row("MTP head", head.state == Engine::DraftHead::State::none     ? std::string("none")
-                  : head.state == Engine::DraftHead::State::in_use ? std::string("in use")
-                                                                   : std::string("given up: it was never right"));
+  row("MTP head", head_line(engine));
   row("KV values clamped", std::to_string(engine.kv_clamps()));
   for (const auto& [part, planned] : engine.plan().parts)
     row(fmt::format("memory, {}", name_of(part)),
         fmt::format("{} planned{}", human_bytes(planned),
-                    part == MemoryPart::text || part == MemoryPart::fixed
+                    part == MemoryPart::fixed
                         ? std::string()
                         : fmt::format(", {} at the peak", human_bytes(memory_use(part).peak_bytes))));
   row("memory, all", fmt::format("{} planned of {}, context {} tokens", human_bytes(engine.plan().planned_bytes),

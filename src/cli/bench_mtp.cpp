@@ -1,8 +1,9 @@
 #include "cli/bench_mtp.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 
-#include "base/log.h"
 #include "cli/comma_list.h"
 #include "cli/option_values.h"
 
@@ -56,16 +57,23 @@ std::vector<BenchRow> mtp_rows(std::int64_t rows, std::span<const DraftWay> ways
 }  // namespace
 
 void MtpSuite::define(CLI::App& verb) {
-  flags_ = {verb.add_option("--rows", rows_text_, "mtp: rows side by side, separated by commas (1,4,8)"),
-            add_whole(verb, "--depth", depth_, "mtp: most drafts of a row in a step (3)", {1, kMaxDraftDepth}),
-            verb.add_option("--acceptance", acceptance_text_,
-                            "mtp: script the share of proposals that stands at each place, given those before it, such "
-                            "as 0.85,0.67,0.52, instead of what the head reaches on the held prompts"),
-            verb.add_option("--ways", ways_text_,
-                            "mtp: beside plain decoding, of controller, off, and fixed depths such as 2 (controller, "
-                            "off; without --acceptance each depth too)"),
-            add_whole(verb, "--draft-vocab", vocabulary_,
-                      "mtp: tokens the head may draft from in place of all; 0: all (by the model, as run)", kFromZero),
+  rows_flag_ = verb.add_option("--rows", rows_text_, "mtp: rows side by side, separated by commas (1,4,8)");
+  depth_flag_ = add_whole(verb, "--depth", depth_, "mtp: most drafts of a row in a step (3)", {1, kMaxDraftDepth});
+  acceptance_flag_ =
+      verb.add_option("--acceptance", acceptance_text_,
+                      "mtp: script the share of proposals that stands at each place, given those before it, such as "
+                      "0.85,0.67,0.52, instead of what the head reaches on the held prompts");
+  ways_flag_ = verb.add_option("--ways", ways_text_,
+                               "mtp: beside plain decoding, of controller, off, and fixed depths such as 2 "
+                               "(controller, off; without --acceptance each depth too)");
+  vocabulary_flag_ =
+      add_whole(verb, "--draft-vocab", vocabulary_,
+                "mtp: tokens the head may draft from in place of all; 0: all (by the model, as run)", kFromZero);
+  flags_ = {rows_flag_,
+            depth_flag_,
+            acceptance_flag_,
+            ways_flag_,
+            vocabulary_flag_,
             verb.add_flag("--readings", readings_,
                           "mtp: acceptance by hidden tap, refresh policy and, where unknown, the norms of the head")};
 }
@@ -77,57 +85,84 @@ void MtpSuite::refuse_flags() const {
                   "name mtp as the suite, or leave the flag out");
 }
 
+// Readings are measured in a way of their own.
+void MtpSuite::refuse_idle_flags(const CLI::Option& runs) const {
+  const std::array<const CLI::Option*, 5> idle = {rows_flag_, acceptance_flag_, ways_flag_, vocabulary_flag_, &runs};
+  for (const CLI::Option* flag : idle)
+    if (flag->count() > 0)
+      throw Error(ErrorKind::usage,
+                  fmt::format("--readings and {} are both given, and the latter has nothing to act on: readings take "
+                              "rows and text of their own, and drafts from all tokens",
+                              flag->get_name()),
+                  "leave one of them out");
+}
+
+// A share for each place; without --depth they say how deep drafts are.
+std::vector<double> MtpSuite::acceptance() {
+  if (acceptance_flag_->count() == 0) return {};
+  std::vector<double> shares =
+      comma_list<double>("--acceptance", acceptance_text_, "share from 0 to 1", kByCommas,
+                         [](std::string_view piece) { return number_within(piece, 0.0, 1.0); });
+  const std::int64_t places = std::ssize(shares);
+  if (depth_flag_->count() > 0 && places != depth_)
+    throw Error(ErrorKind::usage, fmt::format("--acceptance names {} places, --depth is {}", places, depth_),
+                "name a share for each place, or leave --depth out");
+  if (places > kMaxDraftDepth)
+    throw Error(ErrorKind::usage, fmt::format("--acceptance names {} places, the most is {}", places, kMaxDraftDepth),
+                "name fewer shares");
+  depth_ = places;
+  return shares;
+}
+
 std::vector<DraftWay> MtpSuite::ways() const {
   std::vector<DraftWay> all = {{DraftWay::Kind::controller, depth_}, {DraftWay::Kind::off, depth_}};
-  if (ways_text_.empty()) {
-    for (std::int64_t d = 1; acceptance_text_.empty() && d <= depth_; ++d) all.push_back({DraftWay::Kind::fixed, d});
+  if (ways_flag_->count() == 0) {
+    for (std::int64_t d = 1; plan_.acceptance.empty() && d <= depth_; ++d) all.push_back({DraftWay::Kind::fixed, d});
     return all;
   }
   const std::string what = fmt::format("way to draft (controller, off, a depth from 1 to {})", depth_);
-  return comma_list<DraftWay>("--ways", ways_text_, what, kByCommas,
-                              [&](std::string_view piece) -> std::optional<DraftWay> {
-                                for (const DraftWay& way : all)
-                                  if (piece == name_of(way)) return way;
-                                if (const auto d = number_within<std::int64_t>(piece, 1, depth_))
-                                  return DraftWay{DraftWay::Kind::fixed, *d};
-                                return {};
-                              });
+  const auto way_named = [&](std::string_view piece) -> std::optional<DraftWay> {
+    for (const DraftWay& way : all)
+      if (piece == name_of(way)) return way;
+    if (const auto d = number_within<std::int64_t>(piece, 1, depth_)) return DraftWay{DraftWay::Kind::fixed, *d};
+    return {};
+  };
+  std::vector<DraftWay> once;
+  for (const DraftWay& way : comma_list<DraftWay>("--ways", ways_text_, what, kByCommas, way_named))
+    if (std::find(once.begin(), once.end(), way) == once.end()) once.push_back(way);
+  return once;
 }
 
-void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns) {
+std::vector<std::int64_t> MtpSuite::rows() const {
+  if (rows_flag_->count() == 0)
+    return plan_.acceptance.empty() ? std::vector<std::int64_t>{1, 4, 8} : std::vector<std::int64_t>{1, 2, 4, 8};
+  const auto count = [](std::string_view piece) { return number_within<std::int64_t>(piece, 1, kMostRows); };
+  std::vector<std::int64_t> rows = comma_list<std::int64_t>(
+      "--rows", rows_text_, fmt::format("whole number from 1 to {}", kMostRows), kByCommas, count);
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return rows;
+}
+
+void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns, const CLI::Option& runs) {
   options_ = options;
   options_->draft_vocabulary_tokens = vocabulary_;
   if (readings_) {
+    refuse_idle_flags(runs);
     check_draft_readings(*options_, depth_);
     return;
   }
-  const auto rate = [](std::string_view piece) { return number_within(piece, 0.0, 1.0); };
-  if (!acceptance_text_.empty())
-    plan_.acceptance = comma_list<double>("--acceptance", acceptance_text_, "share from 0 to 1", kByCommas, rate);
-  if (!plan_.acceptance.empty() && std::ssize(plan_.acceptance) < depth_) {
-    if (flags_[1]->count() > 0)
-      throw Error(ErrorKind::usage,
-                  fmt::format("--acceptance names {} places, --depth is {}", plan_.acceptance.size(), depth_),
-                  "name a share for each place, or a smaller depth");
-    depth_ = std::ssize(plan_.acceptance);
-  }
+  plan_.acceptance = acceptance();
   plan_.turns = turns;
   plan_.ways = ways();
-  const auto count = [](std::string_view piece) { return number_within<std::int64_t>(piece, 1, kMostRows); };
-  plan_.rows =
-      rows_text_.empty()
-          ? (plan_.acceptance.empty() ? std::vector<std::int64_t>{1, 4, 8} : std::vector<std::int64_t>{1, 2, 4, 8})
-          : comma_list<std::int64_t>("--rows", rows_text_, fmt::format("whole number from 1 to {}", kMostRows),
-                                     kByCommas, count);
-  std::sort(plan_.rows.begin(), plan_.rows.end());
-  plan_.rows.erase(std::unique(plan_.rows.begin(), plan_.rows.end()), plan_.rows.end());
+  plan_.rows = rows();
   DraftBench::check(*options_, plan_);
 }
 
 void MtpSuite::run(BenchReport& report, const std::function<void(MachineProbe&)>& tell_machine,
-                   const std::function<bool()>& stop) {
+                   Progress::Wanted progress, const std::function<bool()>& stop) {
   if (readings_)
-    run_readings(report, stop);
+    run_readings(report, progress, stop);
   else
     run_ways(report, tell_machine, stop);
 }
@@ -156,8 +191,21 @@ void MtpSuite::run_ways(BenchReport& report, const std::function<void(MachinePro
   report.add(ends);
 }
 
-void MtpSuite::run_readings(BenchReport& report, const std::function<bool()>& stop) const {
-  const std::vector<DraftReading> readings = measure_draft_readings(*options_, depth_, stop);
+void MtpSuite::run_readings(BenchReport& report, Progress::Wanted progress, const std::function<bool()>& stop) const {
+  const auto tell = [&](const std::string& line) {
+    if (progress == Progress::Wanted::yes) std::fprintf(stderr, "readings: %s\n", line.c_str());
+  };
+  std::vector<DraftReading> readings;
+  {
+    Progress bar("readings", progress);
+    readings = measure_draft_readings(
+        *options_, depth_,
+        [&](std::int64_t done, std::int64_t all) {
+          if (done == 0) tell(fmt::format("answers of {} tokens in all are written, which takes its time", all));
+          bar.update(static_cast<double>(done) / static_cast<double>(all));
+        },
+        stop);
+  }
   std::vector<BenchRow> rows;
   for (const DraftReading& reading : readings) {
     const std::string name = "readings, " + name_of(reading);
@@ -173,11 +221,10 @@ void MtpSuite::run_readings(BenchReport& report, const std::function<bool()>& st
     const std::string name = fmt::format("readings, {} over {}", lead->best, lead->second);
     rows.push_back(row_of(name + ", accepted at place 1", lead->difference.value, "x"));
     rows.push_back(row_of(name + ", standard error", lead->difference.error, "x"));
-    if (lead->is_clear())
-      log(LogLevel::info, "{} is ahead of {} by {:.1f} standard errors: record it in outrider.json", lead->best,
-          lead->second, lead->difference.value / lead->difference.error);
-    else
-      log(LogLevel::info, "no reading is ahead of the next one by {} standard errors", ReadingLead::kClear);
+    tell(lead->is_clear()
+             ? fmt::format("{} is ahead of {} by {:.1f} standard errors: record it in outrider.json", lead->best,
+                           lead->second, lead->difference.value / lead->difference.error)
+             : fmt::format("no reading is ahead of the next one by {} standard errors", ReadingLead::kClear));
   }
   report.add(rows);
 }

@@ -60,7 +60,7 @@ class ChatVerb : public Verb {
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
     options.reading = reading_.options();
-    drafts_.apply(options);
+    drafts_.apply(options, flags_.of_drafts());
     prompt_cache_.apply(options);
     engine_ = load_with_progress(global, options);
     if (!engine_->facts().has_chat_template)
@@ -183,7 +183,8 @@ class ChatVerb : public Verb {
 
   // A file name; "~" and "~/..." begin at the home.
   static std::string file_argument(const std::string& name, const std::string& argument) {
-    if (argument.empty()) throw Error(ErrorKind::usage, fmt::format("{} needs a file name", name));
+    if (argument.empty())
+      throw Error(ErrorKind::usage, fmt::format("{} needs a file name", name), "for example /save talk.json");
     const char* home = std::getenv("HOME");
     const bool at_home = argument == "~" || argument.starts_with("~/");
     return at_home && home != nullptr ? home + argument.substr(1) : argument;
@@ -206,7 +207,7 @@ class ChatVerb : public Verb {
 
   std::string last_question() {
     auto question = conversation_.undo();
-    if (!question) throw Error(ErrorKind::usage, "there is nothing to take back");
+    if (!question) throw Error(ErrorKind::usage, "there is nothing to take back", "ask something first");
     return std::move(*question);
   }
 
@@ -216,7 +217,8 @@ class ChatVerb : public Verb {
   }
 
   void stats() {
-    if (answer_.last.kind != Event::Kind::finished) throw Error(ErrorKind::usage, "there is no answer yet");
+    if (answer_.last.kind != Event::Kind::finished)
+      throw Error(ErrorKind::usage, "there is no answer yet", "ask something first");
     const std::uint64_t peak_bytes = peak_.bytes();
     std::fputs(stats_table(*engine_, answer_).c_str(), stderr);
     const Bandwidth bandwidth = measure_bandwidth(*engine_, answer_, global_->threads);

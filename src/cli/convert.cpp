@@ -70,6 +70,7 @@ class ConvertVerb : public Verb {
     options.overrides = overrides_;
     options.reading = reading_.options();
     options.mtp_side_car = mtp_side_car_;
+    refuse_idle_flags_of_head(options.reading);
     options.gguf.scales = scales_ == "f16" ? ScaleStorage::f16 : ScaleStorage::exact;
     options.gguf.requantize_bits = requantize_bits_;
     warn_of_idle_flags();
@@ -107,6 +108,16 @@ class ConvertVerb : public Verb {
       log(LogLevel::warning, "--q-group-size changes nothing without -q, --q-bits or --q-override");
     if (mode_option_->count() > 0 && overrides_.empty())
       log(LogLevel::warning, "--q-mode changes nothing without -q, --q-bits or --q-override");
+  }
+
+  void refuse_idle_flags_of_head(const SourceOptions& reading) const {
+    if (reading.mtp != MtpUse::off) return;
+    const std::string idle = !mtp_side_car_.empty() ? "--mtp-side-car"
+                             : draft_vocabulary_    ? fmt::format("--draft-vocab {}", *draft_vocabulary_)
+                                                    : std::string();
+    if (!idle.empty())
+      throw Error(ErrorKind::usage, fmt::format("--mtp off and {} are both given, and no head is kept", idle),
+                  "leave one of them out");
   }
 
   // Said before the work, and by --dry-run too.
@@ -155,7 +166,8 @@ class ConvertVerb : public Verb {
                   "put its tokenizer.json beside the weights");
     const std::int64_t tokens = text->tokenizer.size();
     if (count > tokens)
-      throw Error(ErrorKind::usage, fmt::format("--draft-vocab is {}, the tokenizer has {} tokens", count, tokens));
+      throw Error(ErrorKind::usage, fmt::format("--draft-vocab is {}, the tokenizer has {} tokens", count, tokens),
+                  "rank fewer tokens");
     // What a load would refuse is refused here.
     draft_tokens(count, tokens, indispensable_tokens(text->tokenizer), {}, {});
     std::vector<std::int32_t> ids;

@@ -3,6 +3,18 @@
 #include "cli/option_values.h"
 
 namespace outrider {
+namespace {
+
+// The first of `idle`, if any, has nothing to act on where `reason` is given too.
+void refuse_beside(std::string_view reason, const std::vector<std::string>& idle) {
+  if (!idle.empty())
+    throw Error(ErrorKind::usage,
+                fmt::format("{} and {} are both given, and the former leaves the latter nothing to act on", reason,
+                            idle.front()),
+                "leave one of them out");
+}
+
+}  // namespace
 
 void DraftFlags::define(CLI::App& verb) {
   verb.add_option("--text-drafts", text_, "drafts from repetitions of the text itself: on, off (on)")
@@ -14,10 +26,32 @@ void DraftFlags::define(CLI::App& verb) {
             kFromZero);
 }
 
-void DraftFlags::apply(LoadOptions& options) const {
-  options.text_drafts = text_ == "on" ? TextDrafts::on : TextDrafts::off;
+void DraftFlags::apply(LoadOptions& options, const std::vector<std::string>& of_answers) const {
+  options.text_drafts = text_ == "off" ? TextDrafts::off : TextDrafts::on;
   options.draft_tokens = tokens_;
   options.draft_vocabulary_tokens = vocabulary_;
+  refuse_idle(options, of_answers);
+  // Who says how drafts are to be made wants some: a model that cannot draft is refused before it is loaded.
+  if (!of_answers.empty() && !tokens_) options.draft_tokens = LoadOptions::kUsualDraftTokens;
+}
+
+void DraftFlags::refuse_idle(const LoadOptions& options, std::vector<std::string> of_answers) const {
+  std::vector<std::string> of_head;
+  if (vocabulary_.value_or(0) > 0) of_head.push_back(fmt::format("--draft-vocab {}", *vocabulary_));
+  if (options.reading.mtp == MtpUse::off) {
+    refuse_beside("--mtp off", of_head);
+  } else if (options.reading.mtp == MtpUse::on) {
+    const std::string where = options.reading.mtp_path.string();
+    of_head.push_back("--mtp " + (where.empty() ? "on" : where));
+  }
+  if (tokens_ == 0) {
+    refuse_beside("--num-draft-tokens 0", of_head);
+    if (text_ == "on") refuse_beside("--num-draft-tokens 0", {"--text-drafts on"});
+    refuse_beside("--num-draft-tokens 0", of_answers);
+  }
+  if (options.reading.mtp != MtpUse::off || text_ != "off") return;
+  if (tokens_.value_or(0) > 0) of_answers.push_back(fmt::format("--num-draft-tokens {}", *tokens_));
+  refuse_beside("--mtp off with --text-drafts off", of_answers);
 }
 
 }  // namespace outrider

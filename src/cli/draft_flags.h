@@ -1,10 +1,11 @@
-// The flags of speculation (serving.md 1.5 and 3), shared by run and chat; --mtp is one of ReadingFlags.
+// The flags of speculation (serving.md 1.5 and 3), shared by run, chat and fit; --mtp is one of ReadingFlags.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -13,12 +14,15 @@ namespace outrider {
 class DraftFlags {
  public:
   void define(CLI::App& verb);
-  void apply(LoadOptions& options) const;
+  // Sets the drafts of `options`, whose reading is set. `of_answers`: the verb's other flags of drafts, as they were
+  // given ("--spec-rule ratio"). Error (usage) that names both: a flag that another one leaves nothing to act on.
+  void apply(LoadOptions& options, const std::vector<std::string>& of_answers) const;
 
  private:
-  std::string text_ = "on";
-  std::int64_t tokens_ = 3;
-  std::optional<std::int64_t> vocabulary_;
+  void refuse_idle(const LoadOptions& options, std::vector<std::string> of_answers) const;
+
+  std::string text_;  // empty: on
+  std::optional<std::int64_t> tokens_, vocabulary_;
 };
 
 }  // namespace outrider

@@ -66,7 +66,7 @@ class EvalVerb : public Verb {
     options.max_rows = options.planned_rows = batch_size_;
     options.head_rows = 64;
     options.context_tokens = sequence_length_;
-    const auto engine = Engine::load(options);
+    const auto engine = load_with_progress(global, options);
     const std::vector<std::int32_t> ids = engine->encode(text);
     score(global, *engine, ids);
     if (scored_ == 0)

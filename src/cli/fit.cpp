@@ -27,7 +27,7 @@ class FitVerb : public Verb {
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
     options.reading = reading_.options();
-    drafts_.apply(options);
+    drafts_.apply(options, {});
     prompt_cache_.apply(options);
     options.context_tokens = context_tokens_;
     options.planned_rows = rows_;
@@ -93,6 +93,8 @@ class FitVerb : public Verb {
     for (const auto& [rows, tokens] : plan.max_context_tokens)
       out += fmt::format("largest context for {:>2} row{}: {}\n", rows, rows == 1 ? " " : "s",
                          tokens > 0 ? fmt::format("{} tokens", tokens) : std::string("none fits"));
+    if (plan.parts.contains(MemoryPart::prefix) && plan.context_tokens < plan.max_context_tokens.at(1))
+      out += "a --ctx beyond what else is planned takes from prefix\n";
     return out;
   }
 

@@ -27,7 +27,8 @@ std::pair<std::int32_t, float> bias_from(const std::string& text) {
     }
   }
   if (!good)
-    throw Error(ErrorKind::usage, fmt::format("--logit-bias is \"{}\" (accepted: ID=NUMBER or ID=false)", text));
+    throw Error(ErrorKind::usage, fmt::format("--logit-bias is \"{}\" (accepted: ID=NUMBER or ID=false)", text),
+                "for example --logit-bias 5=-2.5");
   return {id, bias};
 }
 
@@ -127,7 +128,7 @@ void GenerationFlags::set(const std::string& name, const std::string& value, con
     try {
       throw;
     } catch (const CLI::Error& fault) {
-      throw Error(ErrorKind::usage, fault.what());
+      throw Error(ErrorKind::usage, fault.what(), "/set takes what the flag takes, see outrider chat --help");
     }
   }
 }
@@ -162,8 +163,18 @@ SamplingParams GenerationFlags::sampling(const ModelFacts& facts) const {
   return p;
 }
 
+std::vector<std::string> GenerationFlags::of_drafts() const {
+  std::vector<std::string> given;
+  if (values_.spec_rule != "auto") given.push_back("--spec-rule " + values_.spec_rule);
+  if (values_.spec_fixed_depth) given.emplace_back("--spec-fixed-depth");
+  return given;
+}
+
 Request GenerationFlags::request(std::vector<std::int32_t> ids, const ModelFacts& facts) const {
   const Values& v = values_;
+  if (const std::vector<std::string> idle = of_drafts(); !idle.empty() && facts.draft_tokens == 0)
+    throw Error(ErrorKind::usage, fmt::format("{} is given, and the model was loaded without drafts", idle.front()),
+                "start anew without --num-draft-tokens 0 and --text-drafts off");
   Request request;
   const auto free_context = facts.context_tokens - static_cast<std::int64_t>(ids.size());
   // A prompt that leaves no room asks for one token all the same: the refusal has the numbers.

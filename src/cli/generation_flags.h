@@ -19,11 +19,14 @@ class GenerationFlags {
   explicit GenerationFlags(std::int64_t default_max_tokens) : default_max_tokens_(default_max_tokens) {}
   void define(CLI::App& verb);
 
-  // A request for `ids`: the flags over the model's defaults (or mlx_lm's with --sampling-defaults mlx). Error (usage).
+  // A request for `ids`: the flags over the model's defaults (or mlx_lm's with --sampling-defaults mlx). Error (usage),
+  // also where flags of drafts are set and nothing drafts.
   Request request(std::vector<std::int32_t> ids, const ModelFacts& facts) const;
   // "temp=0.7" of chat's /set: the same names, ranges and messages as the flags. Error (usage), or whatever `check`
   // throws of the new values: then the setting is what it was.
   void set(const std::string& name, const std::string& value, const std::function<void()>& check);
+  // The flags that say how drafts are made, as they were given: "--spec-rule ratio".
+  std::vector<std::string> of_drafts() const;
   bool wants_logprobs() const { return values_.logprobs || values_.top_logprobs > 0; }
 
  private:

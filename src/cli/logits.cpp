@@ -36,6 +36,9 @@ class LogitsVerb : public Verb {
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
     options.reading = reading_.options();
+    if (options.reading.mtp_hidden && !mtp_)
+      throw Error(ErrorKind::usage, "--mtp-hidden is given without --mtp, and no head is read",
+                  "say --mtp, or leave --mtp-hidden out");
     options.reading.mtp = mtp_ ? MtpUse::on : MtpUse::off;
     options.draft_tokens = 0;
     options.max_rows = 1;

@@ -5,6 +5,8 @@
 
 #include "cli/reading_flags.h"
 #include "cli/verb.h"
+#include "engine/draft_tokens.h"
+#include "weights/draft_ranking.h"
 #include "weights/local_models.h"
 #include "weights/panel_source.h"
 
@@ -77,7 +79,7 @@ class ModelsVerb : public Verb {
             {"context_tokens", model.context_tokens},
             {"kv_bytes_per_token", model.kv.token_bytes()},
             {"recurrent_bytes_per_row", model.recurrent.slot_bytes()},
-            {"checkpoint", checkpoint_document(source.facts())},
+            {"checkpoint", checkpoint_document(source.facts(), path, model.vocab)},
             {"path", path.string()},
             {"stored_bytes", source.stored_bytes()},
             {"packed_bytes", plan.weight_bytes},
@@ -94,7 +96,8 @@ class ModelsVerb : public Verb {
       case HeadState::absent:
         return "none (looked for " + head.detail + ")";
       case HeadState::ready:
-        return fmt::format("ready, in {}, hidden {} by {}", head.place, name_of(head.tap), head.tap_origin);
+        return fmt::format("ready, in {}, norms {}, hidden {} by {}", head.place, name_of(head.norms),
+                           name_of(head.tap), head.tap_origin);
       case HeadState::ambiguous:
         return fmt::format("not used, in {}: {}", head.place, head.detail);
       case HeadState::off:
@@ -103,12 +106,28 @@ class ModelsVerb : public Verb {
     OUTRIDER_CHECK(false, "head state {}", static_cast<int>(head.state));
   }
 
-  static nlohmann::ordered_json checkpoint_document(const CheckpointFacts* facts) {
+  // The tokens that drafts of a ready head are taken from unless --draft-vocab says otherwise.
+  struct DraftVocabulary {
+    std::int64_t tokens = 0;  // 0: all
+    std::string origin;
+  };
+  static DraftVocabulary draft_vocabulary(const std::filesystem::path& path, std::int64_t vocab) {
+    const std::int64_t ranked = std::ssize(read_draft_ranking(path, vocab));
+    const std::int64_t tokens = draft_token_count({}, vocab, ranked);
+    return {tokens, ranked > 0 ? kDraftRankingFile : tokens > 0 ? "the size of the vocabulary" : "default"};
+  }
+
+  static nlohmann::ordered_json checkpoint_document(const CheckpointFacts* facts, const std::filesystem::path& path,
+                                                    std::int64_t vocab) {
     if (facts == nullptr) return nullptr;
     nlohmann::ordered_json head = {{"state", name_of(facts->mtp.state)}};
     if (!facts->mtp.place.empty()) head["place"] = facts->mtp.place;
     if (!facts->mtp.detail.empty()) head["detail"] = facts->mtp.detail;
     if (facts->mtp.state == HeadState::ready) {
+      const DraftVocabulary drafts = draft_vocabulary(path, vocab);
+      head["norms"] = name_of(facts->mtp.norms);
+      head["draft_vocabulary_tokens"] = drafts.tokens > 0 ? drafts.tokens : vocab;
+      head["draft_vocabulary_origin"] = drafts.origin;
       head["hidden_tap"] = name_of(facts->mtp.tap);
       head["hidden_tap_origin"] = facts->mtp.tap_origin;
     }
@@ -143,6 +162,12 @@ class ModelsVerb : public Verb {
       row("layout", fmt::format("{} by {}, norms {}, l2 epsilon {}", name_of(facts->layout), facts->layout_origin,
                                 name_of(facts->norms), name_of(facts->l2_eps)));
       row("MTP head", head_line(facts->mtp));
+      if (facts->mtp.state == HeadState::ready) {
+        const DraftVocabulary drafts = draft_vocabulary(path, model.vocab);
+        row("drafts from", drafts.tokens > 0 ? fmt::format("{} of {} tokens by {}, where that pays", drafts.tokens,
+                                                           model.vocab, drafts.origin)
+                                             : fmt::format("all {} tokens", model.vocab));
+      }
     }
     return out;
   }

@@ -84,7 +84,8 @@ void set_option(CLI::Option& option, const std::vector<std::string>& values, con
     for (const std::string& value : values) option.add_result(value);
     if (!values.empty()) option.run_callback();
   } catch (const CLI::Error& fault) {
-    throw Error(ErrorKind::usage, fmt::format("{}: {}", origin, fault.what()));
+    throw Error(ErrorKind::usage, fmt::format("{}: {}", origin, fault.what()),
+                "the value is that of the flag, see --help of the verb");
   }
 }
 
@@ -140,7 +141,8 @@ FileValues read_config(const CLI::App& program, const CLI::App& verb, const std:
     const CLI::App* app = app_of(program, entry.section);
     const std::string name = flag_name(entry.key);
     if (!seen.insert({app, name}).second)
-      throw Error(ErrorKind::usage, fmt::format("{}: line {}: {} is set twice", config, entry.line, entry.key));
+      throw Error(ErrorKind::usage, fmt::format("{}: line {}: {} is set twice", config, entry.line, entry.key),
+                  "keep one of the lines");
     if (!is_within(verb, app)) continue;
     auto& [depth, winner] = chosen[name];
     if (winner != nullptr && depth > entry.section.size()) continue;

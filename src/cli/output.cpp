@@ -17,7 +17,8 @@ void write_stdout(std::string_view bytes) {
     } else if (errno == EPIPE) {
       throw StdoutClosed{};
     } else if (errno != EINTR) {
-      throw Error(ErrorKind::runtime, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+      throw Error(ErrorKind::runtime, fmt::format("cannot write to stdout: {}", std::strerror(errno)),
+                  "check where the output goes, and the room there");
     }
   }
 }

@@ -8,7 +8,8 @@ void PromptCacheFlag::define(CLI::App& verb) {
   verb.add_option(
       "--prompt-cache-bytes", bytes_,
       without_ == Default::share
-          ? "memory that earlier prompts and answers may keep for later ones, 0: none (a quarter of the rest)"
+          ? "memory that earlier prompts and answers may keep for later ones, 0: none (a quarter of what the smallest "
+            "context leaves of the budget; a context that is named may leave less)"
           : "memory that prompt and answer may keep for later ones (0)");
 }
 

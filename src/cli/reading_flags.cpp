@@ -1,5 +1,7 @@
 #include "cli/reading_flags.h"
 
+#include "base/error.h"
+
 namespace outrider {
 
 void ReadingFlags::define(CLI::App& verb) {
@@ -20,6 +22,10 @@ SourceOptions ReadingFlags::options() const {
   if (!mtp_hidden_.empty()) options.mtp_hidden = mtp_hidden_ == "pre_norm" ? HiddenTap::pre_norm : HiddenTap::post_norm;
   if (mtp_ == "off") {
     options.mtp = MtpUse::off;
+    if (options.mtp_hidden)
+      throw Error(ErrorKind::usage,
+                  fmt::format("--mtp off and --mtp-hidden {} are both given, and no head is read", mtp_hidden_),
+                  "leave one of them out");
   } else if (mtp_ != "auto") {
     options.mtp = MtpUse::on;
     if (mtp_ != "on") options.mtp_path = mtp_;

@@ -14,6 +14,7 @@ class ReadingFlags {
   void define(CLI::App& verb);
   // Without --mtp, for verbs that have a meaning of their own for it.
   void define_without_mtp(CLI::App& verb);
+  // Error (usage): --mtp-hidden beside --mtp off.
   SourceOptions options() const;
   // The flags that were given, as words of a command line.
   std::vector<std::string> words() const;

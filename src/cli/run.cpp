@@ -20,7 +20,7 @@ class RunVerb : public Verb {
     CLI::App* verb = program.add_subcommand("run", "answer one prompt and exit");
     verb->alias("generate")->alias("gen");
     verb->add_option("model,--model", model_, "directory, .gguf file, or local model");
-    verb->add_option("prompt,--prompt,-p", prompt_, "the prompt; - or none: read from stdin");
+    prompt_option_ = verb->add_option("prompt,--prompt,-p", prompt_, "the prompt; - or none: read from stdin");
     ids_option_ = verb->add_option("--ids", ids_, "token ids instead of text: a comma-separated list, or a file");
     verb->add_option("--system-prompt", system_prompt_, "a system message before the prompt");
     verb->add_option("--prefill-response", prefill_, "the answer starts after this text");
@@ -38,12 +38,13 @@ class RunVerb : public Verb {
 
   int run(const GlobalOptions& global) override {
     LoadOptions options = load_options(global, model_);
+    if (prompt_option_->count() == 0 && ids_option_->count() == 0) refuse_prompt_as_model();
     options.precision = precision_from(precision_);
     options.reading = reading_.options();
     options.context_tokens = context_tokens_;
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
-    drafts_.apply(options);
+    drafts_.apply(options, flags_.of_drafts());
     prompt_cache_.apply(options);
     std::vector<std::int32_t> given_ids;
     if (ids_option_->count() > 0) {
@@ -63,6 +64,16 @@ class RunVerb : public Verb {
   }
 
  private:
+  // The one argument that is given names the model: said before a prompt is waited for.
+  void refuse_prompt_as_model() const {
+    if (model_.empty()) return;
+    try {
+      resolve_model(model_);
+    } catch (const Error& error) {
+      throw Error(error.kind(), error.what(), error.hint() + "; a prompt alone goes with -p");
+    }
+  }
+
   std::vector<std::int32_t> encode(const Engine& engine) const {
     if (ignore_template_ || !engine.facts().has_chat_template) {
       const std::string system = system_prompt_.empty() ? "" : system_prompt_ + "\n\n";
@@ -143,7 +154,7 @@ class RunVerb : public Verb {
   GenerationFlags flags_{512};
   ReadingFlags reading_;
   Answered answer_;
-  CLI::Option* ids_option_ = nullptr;
+  CLI::Option *ids_option_ = nullptr, *prompt_option_ = nullptr;
 };
 
 }  // namespace

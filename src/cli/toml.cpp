@@ -41,7 +41,8 @@ class Reader {
  private:
   [[noreturn]] void fail(const std::string& fact) const {
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n');
-    throw Error(ErrorKind::usage, fmt::format("{}: line {}: {}", origin_, line, fact));
+    throw Error(ErrorKind::usage, fmt::format("{}: line {}: {}", origin_, line, fact),
+                "correct that line; values are numbers, true, false, \"text\" or [lists]");
   }
   bool at_end() const { return at_ >= text_.size(); }
   char peek() const { return at_end() ? '\n' : text_[at_]; }

@@ -44,7 +44,7 @@ std::unique_ptr<Engine> load_with_progress(const GlobalOptions& global, LoadOpti
 Precision precision_from(const std::string& name) {
   if (name == "packed") return Precision::packed;
   if (name == "f32") return Precision::f32;
-  throw Error(ErrorKind::usage, fmt::format("--precision is {} (accepted: packed, f32)", name));
+  throw Error(ErrorKind::usage, fmt::format("--precision is {} (accepted: packed, f32)", name), "name one of these");
 }
 
 std::uint64_t bytes_from(const std::string& text) {
@@ -143,11 +143,28 @@ std::vector<std::int32_t> ids_from(const std::string& list_or_file) {
   return ids_from_list(read_text_file(list_or_file, kMostBytes), list_or_file);
 }
 
+namespace {
+
+// By the codes of requests; a failure inside the engine has no remedy of the user's.
+std::string remedy_of(std::string_view code) {
+  if (code == "out_of_range") return "name a value that is allowed";
+  if (code == "missing_field") return "give a longer prompt";
+  if (code == "unsupported_parameter") return "leave it out";
+  if (code == "conflicting_parameters") return "change one of the two";
+  if (code == "context_length_exceeded" || code == "memory_contract")
+    return "lower --max-tokens, shorten the prompt, or plan a larger --ctx";
+  if (code == "grammar_dead_end") return "ban fewer tokens";
+  if (code == "numeric_error") return "try --precision f32; if that fails too, the weights are damaged";
+  return {};
+}
+
+}  // namespace
+
 Error error_from(const Refusal& refusal) {
   const ErrorKind kind = refusal.code == "memory_contract" ? ErrorKind::memory
                          : refusal.http_status >= 500      ? ErrorKind::runtime
                                                            : ErrorKind::usage;
-  return {kind, refusal.message};
+  return {kind, refusal.message, remedy_of(refusal.code)};
 }
 
 }  // namespace outrider

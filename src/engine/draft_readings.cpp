@@ -1,6 +1,7 @@
 #include "engine/draft_readings.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "engine/draft_stream.h"
@@ -16,7 +17,9 @@ constexpr std::int64_t kTextTokens = 20000;  // of all answers: models.md 4.3
 constexpr std::int64_t kRows = 10;           // answers written side by side
 constexpr std::int64_t kMostPromptTokens = 256;
 constexpr std::int64_t kAnswerTokens = kTextTokens / static_cast<std::int64_t>(kHeldPromptCount);
-constexpr std::int64_t kAhead = 200;  // tokens that the fastest row of a step may be ahead of the mean
+constexpr std::int64_t kAhead = 200;      // tokens that the fastest row of a step may be ahead of the mean
+constexpr std::int64_t kTurnTokens = 16;  // between two looks at `stop`
+constexpr std::array kPolicies = {Refresh::from_target, Refresh::as_drafted};
 static_assert(kHeldPromptCount % kRows == 0);
 // Greedy answers of this length fall into repetitions, which any head predicts; sampled ones stay text.
 constexpr double kTemperature = 1;
@@ -31,19 +34,24 @@ LoadOptions options_of(LoadOptions options, std::int64_t depth) {
   return options;
 }
 
-bool norms_known(const LoadOptions& options) {
-  const auto source = open_model_source(resolve_model(options.model), options.reading);
-  const CheckpointFacts* facts = source->facts();
-  return facts == nullptr || facts->mtp.state != HeadState::ambiguous;
-}
-
 // The ways to read the head of these files, each to be loaded for itself.
 std::vector<SourceOptions> source_readings(const LoadOptions& options) {
+  if (options.reading.mtp_hidden)
+    throw Error(ErrorKind::usage,
+                fmt::format("--mtp-hidden {} is given, and the readings measure both taps",
+                            name_of(*options.reading.mtp_hidden)),
+                "leave --mtp-hidden out");
+  const auto source = open_model_source(resolve_model(options.model), options.reading);
+  const CheckpointFacts* facts = source->facts();
+  const HeadState head = facts != nullptr ? facts->mtp.state : HeadState::absent;
+  if (head != HeadState::ready && head != HeadState::ambiguous)
+    throw Error(ErrorKind::usage, fmt::format("{} has no MTP head to read", options.model),
+                "see `outrider models info`; the small model that comes with the program has one");
   std::vector<SourceOptions> out;
   for (const HiddenTap tap : {HiddenTap::pre_norm, HiddenTap::post_norm}) {
     SourceOptions reading = options.reading;
     reading.mtp_hidden = tap;
-    if (norms_known(options)) {
+    if (head == HeadState::ready) {
       out.push_back(reading);
       continue;
     }
@@ -76,14 +84,6 @@ RoundCounts counts_of(const DraftStream::Answer& answer, std::int64_t depth) {
   counts.stood.resize(static_cast<std::size_t>(depth) + 1);
   for (std::size_t i = 1; i < answer.rounds.size(); ++i) ++counts.stood[static_cast<std::size_t>(answer.rounds[i] - 1)];
   return counts;
-}
-
-std::unique_ptr<ModelSource> open_with_head(const LoadOptions& options) {
-  auto source = open_model_source(resolve_model(options.model), options.reading);
-  if (plan_graph(*source, options.precision)->native_draft() == nullptr)
-    throw Error(ErrorKind::usage, fmt::format("{} has no MTP head to read", options.model),
-                "see `outrider models info`; the small model that comes with the program has one");
-  return source;
 }
 
 // part and whole of one prompt.
@@ -179,7 +179,7 @@ void check_draft_readings(const LoadOptions& options, std::int64_t depth) {
   for (const SourceOptions& reading : source_readings(options)) {
     LoadOptions own = options_of(options, depth);
     own.reading = reading;
-    const auto source = open_with_head(own);
+    const auto source = open_model_source(resolve_model(own.model), own.reading);
     const std::uint64_t text_bytes = estimated_text_bytes(source->path());
     if (text_bytes == 0)
       throw Error(ErrorKind::usage, fmt::format("{} has no tokenizer for the held prompts", options.model),
@@ -190,19 +190,23 @@ void check_draft_readings(const LoadOptions& options, std::int64_t depth) {
 }
 
 std::vector<DraftReading> measure_draft_readings(const LoadOptions& options, std::int64_t depth,
-                                                 const std::function<bool()>& stop) {
+                                                 const ReadingsProgress& progress, const std::function<bool()>& stop) {
   const auto device = make_cpu_device(options.threads);
   std::vector<DraftReading> out;
-  for (const SourceOptions& reading : source_readings(options)) {
+  const std::vector<SourceOptions> readings = source_readings(options);
+  const std::int64_t all = std::ssize(readings) * std::ssize(kPolicies) * kTextTokens;
+  std::int64_t done = 0;
+  if (progress) progress(done, all);
+  for (const SourceOptions& reading : readings) {
     LoadOptions own = options_of(options, depth);
     own.reading = reading;
-    const auto source = open_with_head(own);
+    const auto source = open_model_source(resolve_model(own.model), own.reading);
     const auto model = load_model(*source, own.precision, *device);
     const std::optional<ModelText> text = load_text_of(source->path());
     OUTRIDER_CHECK(text.has_value());
     const std::vector<Request> requests = requests_of(text->tokenizer);
     const std::int64_t known = std::min<std::int64_t>(text->tokenizer.size(), model->declaration().vocab);
-    for (const Refresh refresh : {Refresh::from_target, Refresh::as_drafted}) {
+    for (const Refresh refresh : kPolicies) {
       CoreLimits limits = plan_engine(own, *source, *device, 0).limits;
       limits.speculation.depths = DraftDepths::fixed;
       limits.speculation.refresh = refresh;
@@ -214,9 +218,11 @@ std::vector<DraftReading> measure_draft_readings(const LoadOptions& options, std
                             {}};
       for (std::size_t first = 0; first < requests.size(); first += kRows) {
         stream.begin(std::span(requests).subspan(first, kRows));
-        for (std::int64_t done = 0; done < kAnswerTokens; done += 16) {
+        for (std::int64_t written = 0; written < kAnswerTokens; written += kTurnTokens) {
           if (stop && stop()) return out;
-          stream.advance(16);
+          stream.advance(kTurnTokens);
+          done += kRows * std::min(kTurnTokens, kAnswerTokens - written);
+          if (progress) progress(done, all);
         }
         for (const DraftStream::Answer& answer : stream.end()) measured.prompts.push_back(counts_of(answer, depth));
       }

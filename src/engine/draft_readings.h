@@ -52,10 +52,14 @@ struct ReadingLead {
 };
 std::optional<ReadingLead> lead_of(std::span<const DraftReading> readings);
 
+// Tokens written, of how many in all.
+using ReadingsProgress = std::function<void(std::int64_t done, std::int64_t all)>;
+
 // Answers of at least 20,000 tokens to the held prompts, drafted at a fixed depth, for each reading; a head whose norms
-// are unknown is opened all the same. Error: as DraftBench. A stop leaves out what is not finished.
+// are unknown is opened all the same. Error: as DraftBench, and a tap that is given (usage). A stop leaves out what is
+// not finished. Both functions may be empty.
 std::vector<DraftReading> measure_draft_readings(const LoadOptions& options, std::int64_t depth,
-                                                 const std::function<bool()>& stop);
+                                                 const ReadingsProgress& progress, const std::function<bool()>& stop);
 // The same errors, without loading anything.
 void check_draft_readings(const LoadOptions& options, std::int64_t depth);
 

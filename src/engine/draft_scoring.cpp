@@ -69,7 +69,8 @@ void score_drafts(const Model& model, Device& device, std::span<const std::int32
     module.head(step, out, logits);
     if (std::any_of(faults.begin(), faults.end(), [](std::uint32_t bits) { return bits != 0; }))
       throw Error(ErrorKind::runtime,
-                  fmt::format("numeric_error in the MTP head at rows {} to {}", begin, begin + count));
+                  fmt::format("numeric_error in the MTP head at rows {} to {}", begin, begin + count),
+                  "the head may be read with wrong norms or a wrong hidden tap, see `outrider models info`");
     deliver({begin,
              {out.data, static_cast<std::size_t>(count * d.width)},
              {logits.data, static_cast<std::size_t>(count * d.vocab)}});

@@ -101,6 +101,7 @@ struct Engine::Impl {
   MemoryPlan plan;
   LoadTimes times;
   TextSide side;
+  MemoryCharge text_charge;
   std::unique_ptr<Device> device;
   std::unique_ptr<Model> model;
   std::unique_ptr<Core> core;                 // borrows all of the above
@@ -122,9 +123,21 @@ ModelFacts facts_of(const ModelSource& source, const EnginePlan& plan, std::vect
   facts.weight_bytes = plan.model.weight_bytes;
   facts.step_weight_bytes = step_weight_bytes(plan.model);
   facts.kv_bytes_per_token = plan.memory.kv_bytes_per_token;
+  facts.draft_tokens = plan.limits.speculation.depth;
+  facts.draft_vocabulary = plan.limits.speculation.vocabulary_rows;
   facts.end_tokens = std::move(end_tokens);
   facts.default_sampling = default_sampling(source.generation_config());
   return facts;
+}
+
+// A text larger than its estimate takes its measure instead, which the budget must hold; the context that was planned
+// stays.
+void raise_text_part(MemoryPlan& plan, std::uint64_t measured) {
+  std::uint64_t& planned = plan.parts[MemoryPart::text];
+  if (measured <= planned) return;
+  plan.planned_bytes += measured - planned;
+  planned = measured;
+  if (!plan.fits()) throw over_budget(plan);
 }
 
 std::unique_ptr<TokenChooser> make_sampler(const TextSide& side, std::int64_t vocab) {
@@ -157,11 +170,8 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   impl->times.weights = source->all_from_file() ? LoadTimes::Weights::mapped : LoadTimes::Weights::packed;
   impl->times.text_ms = text_loading.finish();
   const std::optional<ModelText>& text = impl->side.text;
-  // The estimate of the text gives way to its measure; the context that was planned stays.
-  plan.memory.planned_bytes -= plan.memory.parts[MemoryPart::text];
-  plan.memory.parts[MemoryPart::text] = text ? text->tokenizer.heap_bytes() : 0;
-  plan.memory.planned_bytes += plan.memory.parts[MemoryPart::text];
-  if (!plan.memory.fits()) throw over_budget(plan.memory);
+  impl->text_charge = MemoryCharge(text ? text->tokenizer.heap_bytes() : 0, MemoryPart::text);
+  raise_text_part(plan.memory, impl->text_charge.bytes());
 
   const std::int64_t vocab = plan.model.declaration.vocab;
   impl->facts = facts_of(*source, plan, end_tokens_of(*source, text, vocab));

@@ -41,28 +41,33 @@ struct LoadOptions {
   std::int64_t head_rows = 0;  // rows of logits computed at once; 0: those of a step. Scoring is faster with more
   std::int64_t prefill_step_tokens = 512;  // most prompt tokens of one step
   std::int64_t prompt_rows = 8;            // prompts that share them by turns
-  // Speculation (serving.md section 3): most drafts of a row in a step, 0: none. The text depends on none of it, but
-  // under SpecRule::ratio.
-  std::int64_t draft_tokens = 3;
+  // Speculation (serving.md section 3): most drafts of a row in a step, 0: none; absent: kUsualDraftTokens where
+  // anything drafts. The text depends on none of it, but under SpecRule::ratio.
+  static constexpr std::int64_t kUsualDraftTokens = 3;
+  std::optional<std::int64_t> draft_tokens;
   TextDrafts text_drafts = TextDrafts::on;
   // Tokens of a draft vocabulary: rows of the target's head, packed once more, that drafts of an MTP head are taken
   // from where that pays. 0: none; absent: by the model (engine/draft_tokens.h).
   std::optional<std::int64_t> draft_vocabulary_tokens;
   std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
-  std::optional<std::uint64_t> prefix_cache_bytes;  // of stored prefixes; absent: a quarter of the rest; 0: none
+  // Of stored prefixes; 0: none. Absent: a quarter of what the smallest context leaves of the budget. A context of 0
+  // leaves room for it, a named one may leave less.
+  std::optional<std::uint64_t> prefix_cache_bytes;
   PanelUse panels = PanelUse::automatic;
   // Asked while the engine ends and a panel file is still being written: true gives it up. May be empty.
   std::function<bool()> interrupted;
 };
 
-// The memory contract (serving.md 5.1), computed from headers alone; text is measured after load, estimated before.
+// The memory contract (serving.md 5.1), computed from headers and file sizes alone. Loading changes it only where a
+// text turns out larger than its estimate.
 struct MemoryPlan {
   std::uint64_t budget_bytes = 0;
   std::map<MemoryPart, std::uint64_t> parts;  // weights, kv, recurrent and prefix where there are, scratch, text, fixed
   std::uint64_t planned_bytes = 0;            // sum of parts
   std::uint64_t kv_bytes_per_token = 0;
-  std::int64_t context_tokens = 0, rows = 0;       // what kv was planned for
-  std::map<int, std::int64_t> max_context_tokens;  // rows {1, 4, 16} -> largest context that fits, 0: none
+  std::int64_t context_tokens = 0, rows = 0;  // what kv was planned for
+  // Rows {1, 4, 16} -> the largest context that fits when it is named, 0: none.
+  std::map<int, std::int64_t> max_context_tokens;
   bool fits() const { return planned_bytes <= budget_bytes; }
 };
 MemoryPlan plan_memory(const LoadOptions& options);
@@ -76,6 +81,8 @@ struct ModelFacts {
   std::int64_t parameters = 0, layers = 0, width = 0, vocab = 0, context_tokens = 0;
   std::uint64_t weight_bytes = 0, kv_bytes_per_token = 0;
   std::uint64_t step_weight_bytes = 0;  // read by one plain decode step: not an untied embedding, nor an MTP head
+  std::int64_t draft_tokens = 0;        // most drafts of a row in a step; 0: nothing drafts
+  std::int64_t draft_vocabulary = 0;  // tokens the MTP head may draft from in place of all; 0: there is no such choice
   std::vector<std::int32_t> end_tokens;
   bool has_text = false, has_chat_template = false;
   SamplingParams default_sampling;  // generation_config.json over the built-in values

@@ -17,7 +17,7 @@ constexpr std::uint64_t kFixedBytes = std::uint64_t{64} << 20;
 // One row's stream mailbox (serving.md 5.1).
 constexpr std::uint64_t kMailboxBytes = std::uint64_t{256} << 10;
 constexpr double kBudgetShare = 0.75;
-// Of what the rest of the plan leaves of the budget, the part that stored prefixes may take unless told.
+// Of what the smallest context leaves of the budget, the part that is for stored prefixes unless told (serving.md 1.5).
 constexpr std::uint64_t kPrefixShareOfRest = 4;
 constexpr std::int64_t kHeadRowsOfWindows = 32;
 // Far beyond any machine, and small enough that tokens times widths of a real file cannot overflow.
@@ -32,12 +32,25 @@ std::uint64_t sum_of(const std::map<MemoryPart, std::uint64_t>& parts) {
 }
 
 SpeculationLimits speculation_limits(const LoadOptions& o, const ModelSource& source, const Model& graph) {
+  const bool has_head = o.reading.mtp != MtpUse::off && graph.native_draft() != nullptr;
   SpeculationLimits limits;
-  limits.depth = o.draft_tokens;
-  limits.head = o.reading.mtp == MtpUse::off ? SpeculationLimits::Head::ignore : SpeculationLimits::Head::use;
+  limits.head = has_head ? SpeculationLimits::Head::use : SpeculationLimits::Head::ignore;
   limits.drafts_text = o.text_drafts == TextDrafts::on;
-  if (limits.depth == 0 || limits.head == SpeculationLimits::Head::ignore || graph.native_draft() == nullptr)
-    return limits;
+  const bool drafts = has_head || limits.drafts_text;
+  if (!drafts && o.draft_tokens.value_or(0) > 0)
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("up to {} drafts are asked for, and nothing drafts: --text-drafts is off, and {} has no MTP "
+                    "head that is used",
+                    *o.draft_tokens, source.path().string()),
+        "leave --num-draft-tokens, --spec-rule and --spec-fixed-depth out, or --text-drafts off");
+  if (!has_head && o.draft_vocabulary_tokens.value_or(0) > 0)
+    throw Error(ErrorKind::usage,
+                fmt::format("--draft-vocab is {}, and {} has no MTP head that is used", *o.draft_vocabulary_tokens,
+                            source.path().string()),
+                "leave --draft-vocab out, or say 0; `outrider models info` tells of a head");
+  limits.depth = drafts ? o.draft_tokens.value_or(LoadOptions::kUsualDraftTokens) : 0;
+  if (limits.depth == 0 || !has_head) return limits;
   const std::int64_t vocab = graph.declaration().vocab;
   const bool by_model = !o.draft_vocabulary_tokens;
   const std::int64_t ranked = by_model ? std::ssize(read_draft_ranking(source.path(), vocab)) : 0;
@@ -102,6 +115,12 @@ class Costs {
   bool holds_prefixes(std::uint64_t bytes) const {
     return prefix_capacity(PrefixCache::parts_of(*graph_, speculation_), bytes).blocks > 0;
   }
+  // What is for stored prefixes when nobody says: the same for every context, so that a long one leaves some.
+  std::uint64_t usual_prefix_bytes(std::uint64_t budget, std::int64_t rows) const {
+    const std::uint64_t least = total(context_of(1, model_.declaration.context_tokens), rows);
+    const std::uint64_t share = least < budget ? (budget - least) / kPrefixShareOfRest : 0;
+    return holds_prefixes(share) ? share : 0;
+  }
 
   std::uint64_t total(std::int64_t context, std::int64_t rows) const { return sum_of(parts(context, rows)); }
 
@@ -136,21 +155,27 @@ class Costs {
 
 void check_options(const LoadOptions& o, std::int64_t model_context) {
   const auto within = [](std::string_view name, std::int64_t value, std::int64_t least, std::int64_t most) {
-    if (value < least) throw Error(ErrorKind::usage, fmt::format("{} is {}, the least is {}", name, value, least));
-    if (value > most) throw Error(ErrorKind::usage, fmt::format("{} is {}, the most is {}", name, value, most));
+    if (value < least)
+      throw Error(ErrorKind::usage, fmt::format("{} is {}, the least is {}", name, value, least),
+                  "name a value that is allowed");
+    if (value > most)
+      throw Error(ErrorKind::usage, fmt::format("{} is {}, the most is {}", name, value, most),
+                  "name a value that is allowed");
   };
   within("the number of rows", o.max_rows, 1, kMostRows);
   within("the number of planned rows", o.planned_rows, 1, kMostRows);
   within("the number of rows that share a prefill step", o.prompt_rows, 1, kMostRows);
   within("the prefill step", o.prefill_step_tokens, 1, kMostPrefillStep);
   within("the number of head rows", o.head_rows, 0, kMostRows);
-  within("the number of draft tokens", o.draft_tokens, 0, kMaxDraftDepth);
+  within("the number of draft tokens", o.draft_tokens.value_or(0), 0, kMaxDraftDepth);
   if (o.prefix_cache_bytes.value_or(0) > kMostPrefixBytes)
     throw Error(ErrorKind::usage,
-                fmt::format("the prompt cache is {} bytes, the most is {}", *o.prefix_cache_bytes, kMostPrefixBytes));
+                fmt::format("the prompt cache is {} bytes, the most is {}", *o.prefix_cache_bytes, kMostPrefixBytes),
+                "name a smaller --prompt-cache-bytes");
   within("the draft vocabulary", o.draft_vocabulary_tokens.value_or(0), 0, std::numeric_limits<std::int32_t>::max());
   if (o.context_tokens < 0)
-    throw Error(ErrorKind::usage, fmt::format("a context of {} tokens, the least is 0", o.context_tokens));
+    throw Error(ErrorKind::usage, fmt::format("a context of {} tokens, the least is 0", o.context_tokens),
+                "name a value that is allowed");
   if (o.context_tokens > model_context)
     throw Error(ErrorKind::usage,
                 fmt::format("a context of {} tokens exceeds the model's {}", o.context_tokens, model_context),
@@ -176,17 +201,18 @@ EnginePlan plan_engine(const LoadOptions& options, const ModelSource& source, co
   for (const int rows : {1, 4, 16}) memory.max_context_tokens[rows] = costs.largest_context(memory.budget_bytes, rows);
   memory.rows = options.planned_rows;
   memory.context_tokens = options.context_tokens;
+  const std::uint64_t prefixes =
+      options.prefix_cache_bytes ? 0 : costs.usual_prefix_bytes(memory.budget_bytes, memory.rows);
   if (memory.context_tokens == 0) {
     // Where nothing fits the plan is that of the smallest context, to show by how much it fails.
-    const std::int64_t largest = costs.largest_context(memory.budget_bytes, memory.rows);
+    const std::int64_t largest = costs.largest_context(memory.budget_bytes - prefixes, memory.rows);
     memory.context_tokens = largest > 0 ? largest : std::min(kBlockKeys - 1, plan.model.declaration.context_tokens);
   }
   memory.parts = costs.parts(memory.context_tokens, memory.rows);
   memory.planned_bytes = sum_of(memory.parts);
   plan.limits = costs.limits(memory.context_tokens, memory.rows);
   const std::uint64_t rest = memory.fits() ? memory.budget_bytes - memory.planned_bytes : 0;
-  if (const std::uint64_t share = rest / kPrefixShareOfRest;
-      !options.prefix_cache_bytes && costs.holds_prefixes(share)) {
+  if (const std::uint64_t share = std::min(prefixes, rest); costs.holds_prefixes(share)) {
     plan.limits.prefix_bytes = memory.parts[MemoryPart::prefix] = share;
     memory.planned_bytes += share;
   }

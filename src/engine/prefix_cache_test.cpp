@@ -426,5 +426,37 @@ INSTANTIATE_TEST_SUITE_P(Graphs, PrefixIdentity,
                            return path.substr(path.find('/') + 1);
                          });
 
+// A row that never drafts costs the head nothing, unless others may begin as it did.
+TEST(DraftHeadRows, FollowWhoMayDraftOrLeavesAPrefixBehind) {
+  Graph graph("qwen3_5/mtp_pre_norm");
+  CoreLimits limits = drafting(core_limits(2, 512, 64, 2048), 2);
+  limits.speculation.drafts_text = false;
+  const auto greedy = [&] {
+    return std::make_unique<Sampler>(graph.vocab(), graph.vocab(), std::vector<std::int32_t>{});
+  };
+  const Request drafts = request_of(70, 12, 1, 50);
+  Request draftless = request_of(70, 12, 2, 50);
+  Rig plain(*graph.model, *graph.device, core_limits(1, 512, 64, 2048), greedy());
+  const std::vector<std::int32_t> expected = plain.answer(draftless).ids, expected_beside = plain.answer(drafts).ids;
+  draftless.draft_tokens = 0;
+  for (const bool keeps : {false, true}) {
+    Rig rig(*graph.model, *graph.device, keeps ? keeping(limits) : limits, greedy());
+    const RequestId id = rig.core.submit(draftless).value();
+    for (int step = 0; step < 4; ++step) rig.step();
+    EXPECT_EQ(rig.core.speculation()->draft_pool()->used_blocks() > 0, keeps);
+    // One that drafts joins it.
+    const RequestId beside = rig.core.submit(drafts).value();
+    for (int step = 0; step < 3; ++step) rig.step();
+    EXPECT_GT(rig.core.speculation()->draft_pool()->used_blocks(), 0);
+    rig.run();
+    EXPECT_EQ(rig.answers[id].ids, expected);
+    EXPECT_EQ(rig.answers[id].last.timings.draft_n, 0);
+    EXPECT_EQ(rig.answers[beside].ids, expected_beside);
+    EXPECT_GT(rig.answers[beside].last.timings.draft_n, 0);
+    EXPECT_EQ(rig.core.speculation()->rows_without_head(), 0);
+    EXPECT_EQ(rig.answer(draftless).last.usage.cached_tokens, keeps ? 64 : 0);
+  }
+}
+
 }  // namespace
 }  // namespace outrider

@@ -106,7 +106,7 @@ class Speculation {
   // Outside a round: the head's KV of the row's first n processed tokens, shared with it; nothing where the row has
   // lost its head or keeps other bytes than a prefill of these tokens would give. Throws: the row is as before.
   std::optional<KvRow> draft_prefix(const Step& step, const EngineRow& row, std::int64_t n);
-  KvPool* draft_pool() { return pool_.get(); }  // null without a head
+  KvPool* draft_pool() const { return pool_.get(); }  // null without a head
 
   // After the round: what stood of the drafts of each of its rows, and the times.
   struct Outcome {

@@ -83,6 +83,16 @@ small="$(dirname "$program")/../models/tiny-qwen3_5-mtp"
 run 0 --json models info "$small"
 json_is 'd["checkpoint"]["mtp"]["state"], d["checkpoint"]["mtp"]["hidden_tap"]' "('ready', 'pre_norm')"
 json_is 'd["recurrent_bytes_per_row"]' 860160
+json_is 'd["checkpoint"]["mtp"]["norms"], d["checkpoint"]["mtp"]["draft_vocabulary_tokens"], d["checkpoint"]["mtp"]["draft_vocabulary_origin"]' "('one_centred', 8192, 'default')"
+run 0 models info "$small"; prints "drafts from    all 8192 tokens"
+cp -rL "$small" "$work/small"
+echo '{"ids": [1, 2, 3, 4]}' >"$work/small/draft_vocabulary.json"
+run 0 models info "$work/small"; prints "drafts from    4 of 8192 tokens by draft_vocabulary.json, where that pays"
+rm "$work/small/draft_vocabulary.json"
+echo '{"outrider.mtp_hidden_tap": "post_norm"}' >"$work/small/outrider.json"
+run 0 --json models info "$work/small"; json_is 'd["checkpoint"]["mtp"]["hidden_tap"]' post_norm
+says "warning: $work/small/outrider.json: outrider.mtp_hidden_tap is post_norm, $work/small (metadata) says pre_norm"
+rm "$work/small/outrider.json"
 run 0 --json models info "$small" --mtp off; json_is 'd["checkpoint"]["mtp"]["state"]' off
 run 0 --json logits "$small" --ids 5,6,7,8 --hidden --mtp --out "$work/mtp.safetensors"
 json_is 'd["tensors"]["mtp1_hidden"], d["tensors"]["mtp1_logits"]' "([3, 512], [3, 8192])"
@@ -90,6 +100,9 @@ run 2 logits "$small" --ids 5 --mtp --out "$work/mtp.safetensors"; says "--mtp n
 run 3 models info "$small" --layout hf; says "the layout hf was asked for"
 run 2 models info "$model" --layout hf; says "has one layout only"
 run 3 run "$model" x --mtp on; says "without an MTP head"
+run 2 models info "$model" --mtp-hidden pre_norm; says "--mtp-hidden pre_norm is given, $model is of a family without an MTP head"
+run 2 models info "$small" --mtp off --mtp-hidden pre_norm; says "--mtp off and --mtp-hidden pre_norm are both given"
+run 2 logits "$small" --ids 5,6 --mtp-hidden pre_norm --out "$work/mtp.safetensors"; says "--mtp-hidden is given without --mtp"
 run 2 eval perplexity "$small" --data-path "$here/run_tests.sh" --layout mixed; says "--layout"
 run 3 eval perplexity "$small" --data-path "$here/run_tests.sh" --layout hf; says "the layout hf was asked for"
 
@@ -109,6 +122,8 @@ run 3 run "$work/nowhere" x
 mkdir "$work/broken"; echo '{"model_type":' >"$work/broken/config.json"
 run 3 run "$work/broken" x; says "config.json"
 run 3 run "$goldens/mlx_b4_g64" x; says "has no tokenizer"
+run 3 run "Name three rivers."; says "no model 'Name three rivers.'"; says "; a prompt alone goes with -p"
+run 3 run "$work/nowhere" -p x; checks=$((checks + 1)); [[ "$err" != *"goes with -p"* ]] || failed "a prompt is given: $err"
 run 3 --json run "$work/nowhere" x
 json_is 'sorted(d["error"])' "['code', 'hint', 'message']"
 json_is 'd["error"]["code"]' data
@@ -195,7 +210,41 @@ run 0 --json run "$small" "To install the package" $sampled --spec-rule ratio --
 json_is 'd["timings"]["draft_n"] > 20' True; ratio_ids="$(json 'd["ids"]')"
 run 0 --json --threads 1 run "$small" "To install the package" $sampled --spec-rule ratio --spec-fixed-depth
 json_is 'd["ids"]' "$ratio_ids"
-run 0 run "$small" x -m 3 --stats; says "in use"
+run 0 run "$small" x -m 3 --stats; says "in use, drafts from all 8192 tokens"
+run 0 run "$small" x -m 3 --stats --draft-vocab 2000; says "in use, drafts from 2000 or all 8192 tokens"
+# Flags of drafts that have nothing to act on, in every verb that takes them.
+idle() { run 2 "${@:3}"; says "$1 and $2 are both given, and the former leaves the latter nothing to act on"; }
+for verb in "run $small x" "chat $small" "fit $small"; do
+  idle "--mtp off" "--draft-vocab 2000" $verb --mtp off --draft-vocab 2000
+  idle "--num-draft-tokens 0" "--draft-vocab 2000" $verb --num-draft-tokens 0 --draft-vocab 2000
+  idle "--num-draft-tokens 0" "--mtp on" $verb --num-draft-tokens 0 --mtp on
+  idle "--num-draft-tokens 0" "--text-drafts on" $verb --num-draft-tokens 0 --text-drafts on
+  idle "--mtp off with --text-drafts off" "--num-draft-tokens 2" $verb --mtp off --text-drafts off --num-draft-tokens 2
+done
+for verb in "run $small x" "chat $small"; do
+  idle "--num-draft-tokens 0" "--spec-rule coupled" $verb --num-draft-tokens 0 --spec-rule coupled
+  idle "--num-draft-tokens 0" "--spec-fixed-depth" $verb --num-draft-tokens 0 --spec-fixed-depth
+  idle "--mtp off with --text-drafts off" "--spec-rule ratio" $verb --mtp off --text-drafts off --spec-rule ratio
+done
+for verb in "run $model x" "chat $model" "fit $model"; do
+  run 2 $verb --draft-vocab 50; says "--draft-vocab is 50, and $model has no MTP head that is used"
+  run 2 $verb --text-drafts off --num-draft-tokens 2; says "up to 2 drafts are asked for, and nothing drafts"
+done
+run 2 run "$model" x --text-drafts off --spec-fixed-depth; says "and nothing drafts: --text-drafts is off, and $model has no MTP head"
+run 0 --json run "$model" x --text-drafts off -m 2; json_is 'd["completion_tokens"]' 2
+run 0 --json run "$model" x --mtp off --draft-vocab 0 --num-draft-tokens 0 --spec-rule auto -m 2; json_is 'd["completion_tokens"]' 2
+run 2 convert "$small" "$work/x" --mtp off --draft-vocab 4000; says "--mtp off and --draft-vocab 4000 are both given"
+run 2 convert "$small" "$work/x" --mtp off --mtp-side-car "$work/y"; says "--mtp off and --mtp-side-car are both given"
+# A fault of a side-car names its file, wherever it lies.
+python3 - "$work/mtp.safetensors" <<'PYTHON'
+import json, struct, sys
+header = json.dumps({"mtp.norm.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + bytes(4))
+PYTHON
+run 0 convert "$small" "$work/headless" --mtp off
+run 3 run "$work/headless" x --mtp "$work/mtp.safetensors"; says "$work/mtp.safetensors: 14 of the 15 tensors of the MTP head are missing"
+err="$(cd "$work" && "$program" run headless x --mtp mtp.safetensors 2>&1 >/dev/null)"; says "mtp.safetensors: 14 of the 15"
+run 3 bench mtp --model "$work/headless" --readings --mtp "$work/mtp.safetensors"; says "$work/mtp.safetensors: 14 of the 15"
 run 0 bench decode verify batch prompt --model "$small" -n 1 -c 0,70 -p 64
 run 2 run "$small" x --draft-vocab 100; says "a draft vocabulary of 100 tokens,"
 run 0 fit "$small" --draft-vocab 4000
@@ -291,6 +340,23 @@ run 4 --json --memory-budget 60MiB fit "$model"; json_is 'd["fits"]' False
 run 0 --json fit "$model" --ctx 512 --rows 2
 json_is 'd["planned_bytes"]==sum(d["parts"].values()), d["fits"], sorted(d["parts"])' "(True, True, ['fixed_bytes', 'kv_bytes', 'prefix_bytes', 'scratch_bytes', 'text_bytes', 'weights_bytes'])"
 json_is 'd["max_context_tokens"]' "{'1': 2048, '4': 2048, '16': 2048}"
+# The text part is one number, before loading and after, and what it holds lies below it.
+run 0 --json fit "$small"; text_bytes="$(json 'd["parts"]["text_bytes"]')"
+run 0 run "$small" x -m 1 --stats
+checks=$((checks + 1)); python3 - "$text_bytes" "$err" <<'PYTHON' || failed "the text part of fit is $text_bytes: $err"
+import re, sys
+units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+size = lambda text: float(text.split()[0]) * units[text.split()[1]]
+planned, used = re.search(r"memory, text +(.*?) planned, (.*?) at the peak", sys.argv[2]).groups()
+assert abs(size(planned) / int(sys.argv[1]) - 1) < 0.01 and 0 < size(used) <= size(planned), (planned, used)
+PYTHON
+# An automatic context leaves room for a prompt cache, a named one may take it.
+run 0 --json fit "$model" --ctx 2048 --prompt-cache-bytes 0; budget="$(json 'd["planned_bytes"]')"
+run 0 --json --memory-budget "$budget" fit "$model"
+json_is 'd["fits"], 64 < d["context_tokens"] < d["max_context_tokens"]["1"], d["parts"]["prefix_bytes"] > 0.3 * d["parts"]["kv_bytes"]' "(True, True, True)"
+run 0 --memory-budget "$budget" fit "$model"; prints "a --ctx beyond what else is planned takes from prefix"
+run 0 --json --memory-budget "$budget" fit "$model" --ctx 2048; json_is 'd["fits"], "prefix_bytes" in d["parts"]' "(True, False)"
+run 0 --json --memory-budget "$budget" fit "$model" --prompt-cache-bytes 0; json_is 'd["context_tokens"]' 2048
 run 0 --json fit "$model" --ctx 512 --prompt-cache-bytes 1MiB; json_is 'd["parts"]["prefix_bytes"]' 1048576
 run 0 --json fit "$model" --ctx 512 --prompt-cache-bytes 0; json_is '"prefix_bytes" in d["parts"]' False
 run 2 fit "$model" --prompt-cache-bytes lots; says '"lots" is not a size'
@@ -365,6 +431,28 @@ run 2 bench mtp --mtp off; says "has no MTP head to measure"
 run 2 bench mtp --rows 1,0; says '--rows names "0", which is no whole number from 1 to 64'
 run 2 bench mtp --acceptance 0.5,1.5; says '--acceptance names "1.5", which is no share from 0 to 1'
 run 2 bench mtp --acceptance 0.5 --depth 2; says "--acceptance names 1 places, --depth is 2"
+run 2 bench mtp --acceptance 0.5,0.4,0.3 --depth 2; says "--acceptance names 3 places, --depth is 2"
+run 2 bench mtp --acceptance 1,1,1,1,1,1,1,1,1; says "--acceptance names 9 places, the most is 8"
+run 2 bench mtp --acceptance 0.5,-0.1; says '--acceptance names "-0.1", which is no share from 0 to 1'
+run 2 bench mtp --acceptance nan; says '--acceptance names "nan"'
+for flag in --acceptance --rows --ways; do
+  run 2 bench mtp $flag ""; says "$flag names \"\""
+  run 2 bench mtp $flag 1,; says "$flag names \"\""
+done
+run 2 bench mtp --rows -1; says '--rows names "-1"'
+run 2 bench mtp --ways 0; says '--ways names "0"'
+run 2 bench mtp --depth 0; says '"0" is not a whole number from 1 to 8'
+run 2 bench mtp -n 0; says '"0" is not a whole number from 1 to 1000'
+for flag in "--rows 1" "--acceptance 0.5" "--ways off" "--draft-vocab 4000" "-n 2"; do
+  run 2 bench mtp --readings $flag; says "--readings and --"; says "are both given, and the latter has nothing to act on"
+done
+run 2 bench mtp --readings --mtp-hidden pre_norm; says "--mtp-hidden pre_norm is given, and the readings measure both taps"
+run 2 bench mtp --readings --model "$model"; says "has no MTP head to read"
+"$program" bench mtp --readings --depth 1 >"$work/partial" 2>"$work/err" &
+child=$!
+for i in $(seq 100); do grep -q "answers of" "$work/err" && break; sleep 0.1; done
+kill -INT "$child"; wait "$child"; equal $? 130 "SIGINT during --readings"
+err="$(cat "$work/err")"; says "readings: answers of 80000 tokens in all"
 run 2 bench mtp --ways controller,4; says '--ways names "4", which is no way to draft (controller, off, a depth from 1 to 3)'
 run 4 --memory-budget 100MiB bench mtp; says "the budget is 104857600"
 run 3 bench start --model "$small" --layout hf; says "the layout hf was asked for"
