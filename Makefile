@@ -44,9 +44,13 @@ bench: build
 	@build/outrider bench mtp --model $(BENCH_MTP_MODEL) --acceptance 0.85,0.67,0.52
 	@for model in $(BENCH_MODEL) "$$(scripts/fetch_model)"; do \
 	  echo "== $$model" && build/outrider bench decode prompt batch verify start --model "$$model" || exit; done
-	@ls $(BENCH_CACHE)/peers/*/ready >/dev/null 2>&1 || { echo "no peers: bench/peers/setup builds them"; exit 0; }; \
-	  for model in $(BENCH_MODEL) "$$(scripts/fetch_model --gguf)"; do \
-	  echo "== $$model" && bench/peers/run "$$model" || exit; done
+	@ls $(BENCH_CACHE)/peers/*/ready >/dev/null 2>&1 || echo "no peers: bench/peers/setup builds them"
+	@[ ! -f $(BENCH_CACHE)/peers/llama_cpp/ready ] || for model in $(BENCH_MODEL) "$$(scripts/fetch_model --gguf)"; do \
+	  echo "== $$model" && PEERS=llama_cpp bench/peers/run "$$model" || exit; done
+	@[ ! -f $(BENCH_CACHE)/peers/llama_cpp/ready ] || bench/peers/run_mtp $(BENCH_MTP_MODEL)
+# The Python peers need up to a second a token: one turn, a short prompt.
+	@! ls $(BENCH_CACHE)/peers/mlx_lm/ready $(BENCH_CACHE)/peers/transformers/ready 2>/dev/null | grep -q . || \
+	  PEERS="mlx_lm transformers_f32 transformers_bf16" bench/peers/run $(BENCH_MODEL) -n 1 -c 0 -p 64
 
 # One order: cheap checks, program and unit tests, then the sanitized subset and short fuzz, then ctest's own summary.
 test: setup
