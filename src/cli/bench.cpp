@@ -48,8 +48,8 @@ class BenchVerb : public Verb {
         verb->add_option("-c,--contexts", contexts_, "committed tokens of decode, separated by commas (0,2048,8192)");
     prompts_flag_ = verb->add_option("-p,--prompts", prompts_, "tokens of prompts, separated by commas (512,2048)");
     add_whole(*verb, "-b,--batch-rows", shapes_.batch_rows, "rows of the suite batch (8)", {2, 256});
-    runs_flag_ = add_whole(*verb, "-n,--runs", rounds_.count,
-                           "runs of each case, taken by turns; medians are printed, of mtp means (5)", {1, 1000});
+    add_whole(*verb, "-n,--runs", rounds_.count,
+              "runs of each case, taken by turns; medians are printed, of mtp means (5)", {1, 1000});
     verb->add_option("--formats", formats_, "kernels: only weight formats whose name holds this, such as \"4 bit\"");
     add_texts(*verb, "--peer", peer_commands_, "a command that runs a peer (bench/peers/README.md); may be repeated");
     mtp_.define(*verb);
@@ -102,7 +102,7 @@ class BenchVerb : public Verb {
     if (wanted("mtp")) {
       options_ = load_options(global, model_);
       options_.reading = reading_.options();
-      mtp_.prepare(options_, rounds_.count, *runs_flag_);
+      mtp_.prepare(options_, rounds_.count);
       return;
     }
     options_ = load_options(global, model_.empty() ? kDefaultModel : model_);
@@ -379,7 +379,7 @@ class BenchVerb : public Verb {
   ModelPlan plan_;
   std::vector<Steps> steps_;
   std::vector<WeightFormat> kernel_formats_;
-  CLI::Option *contexts_flag_ = nullptr, *prompts_flag_ = nullptr, *runs_flag_ = nullptr;
+  CLI::Option *contexts_flag_ = nullptr, *prompts_flag_ = nullptr;
   std::vector<std::string> suites_, peer_commands_;
   std::string model_, contexts_, prompts_, formats_;
   MtpSuite mtp_;

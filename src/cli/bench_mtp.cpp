@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/comma_list.h"
+#include "cli/option_layers.h"
 #include "cli/option_values.h"
 
 namespace outrider {
@@ -80,16 +81,16 @@ void MtpSuite::define(CLI::App& verb) {
 
 void MtpSuite::refuse_flags() const {
   for (const CLI::Option* flag : flags_)
-    if (flag->count() > 0)
+    if (is_named(*flag))
       throw Error(ErrorKind::usage, fmt::format("{} is given, and the suite mtp is not asked for", flag->get_name()),
                   "name mtp as the suite, or leave the flag out");
 }
 
 // Readings are measured in a way of their own.
-void MtpSuite::refuse_idle_flags(const CLI::Option& runs) const {
-  const std::array<const CLI::Option*, 5> idle = {rows_flag_, acceptance_flag_, ways_flag_, vocabulary_flag_, &runs};
+void MtpSuite::refuse_idle_flags() const {
+  const std::array<const CLI::Option*, 4> idle = {rows_flag_, acceptance_flag_, ways_flag_, vocabulary_flag_};
   for (const CLI::Option* flag : idle)
-    if (flag->count() > 0)
+    if (is_named(*flag))
       throw Error(ErrorKind::usage,
                   fmt::format("--readings and {} are both given, and the latter has nothing to act on: readings take "
                               "rows and text of their own, and drafts from all tokens",
@@ -144,11 +145,11 @@ std::vector<std::int64_t> MtpSuite::rows() const {
   return rows;
 }
 
-void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns, const CLI::Option& runs) {
+void MtpSuite::prepare(const LoadOptions& options, std::int64_t turns) {
   options_ = options;
   options_->draft_vocabulary_tokens = vocabulary_;
   if (readings_) {
-    refuse_idle_flags(runs);
+    refuse_idle_flags();
     check_draft_readings(*options_, depth_);
     return;
   }

@@ -20,13 +20,13 @@ class MtpSuite {
   // Error (usage) when a flag of this suite is given, and it is not asked for.
   void refuse_flags() const;
   // All that can be refused is refused here, before anything is loaded or measured. `runs`: the flag that gives turns.
-  void prepare(const LoadOptions& options, std::int64_t turns, const CLI::Option& runs);
+  void prepare(const LoadOptions& options, std::int64_t turns);
   // Rows are reported as they come. `tell_machine` is called once, when the model is loaded.
   void run(BenchReport& report, const std::function<void(MachineProbe&)>& tell_machine, Progress::Wanted progress,
            const std::function<bool()>& stop);
 
  private:
-  void refuse_idle_flags(const CLI::Option& runs) const;
+  void refuse_idle_flags() const;
   std::vector<double> acceptance();
   std::vector<DraftWay> ways() const;
   std::vector<std::int64_t> rows() const;

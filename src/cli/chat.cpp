@@ -60,7 +60,7 @@ class ChatVerb : public Verb {
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
     options.reading = reading_.options();
-    drafts_.apply(options, flags_.of_drafts());
+    drafts_.apply(options, reading_, flags_.of_drafts());
     prompt_cache_.apply(options);
     engine_ = load_with_progress(global, options);
     if (!engine_->facts().has_chat_template)

@@ -9,6 +9,7 @@
 #include "base/text_file.h"
 #include "base/worker_pool.h"
 #include "cli/interrupts.h"
+#include "cli/option_layers.h"
 #include "cli/option_values.h"
 #include "cli/reading_flags.h"
 #include "cli/verb.h"
@@ -54,8 +55,9 @@ class ConvertVerb : public Verb {
     verb->add_option("--requantize-bits", requantize_bits_, "Q2_K and Q3_K become 4 or 8 bit (8)")
         ->check(CLI::IsMember({"4", "8"}));
     verb->add_option("--mtp-side-car", mtp_side_car_, "a directory to make for the MTP head alone (it stays inside)");
-    add_whole(*verb, "--draft-vocab", draft_vocabulary_,
-              "rank so many tokens for drafts of the MTP head, by frequency (draft_vocabulary.json)", kFromOne);
+    vocabulary_flag_ = add_whole(
+        *verb, "--draft-vocab", draft_vocabulary_,
+        "rank so many tokens for drafts of the MTP head, by frequency (draft_vocabulary.json); 0: none (0)", kFromZero);
     verb->add_option("--draft-vocab-text", draft_text_, "the text they are counted in (none: tokens by id)");
     verb->add_flag("--dry-run", dry_run_, "say what would be written, write nothing");
     reading_.define(*verb);
@@ -70,7 +72,9 @@ class ConvertVerb : public Verb {
     options.overrides = overrides_;
     options.reading = reading_.options();
     options.mtp_side_car = mtp_side_car_;
-    refuse_idle_flags_of_head(options.reading);
+    // Elsewhere it says what drafts are taken from: as a habit of the environment it does not ask for a ranking.
+    if (!is_named(*vocabulary_flag_) || draft_vocabulary_ == 0) draft_vocabulary_.reset();
+    refuse_idle_flags_of_head(source, options.reading);
     options.gguf.scales = scales_ == "f16" ? ScaleStorage::f16 : ScaleStorage::exact;
     options.gguf.requantize_bits = requantize_bits_;
     warn_of_idle_flags();
@@ -110,7 +114,12 @@ class ConvertVerb : public Verb {
       log(LogLevel::warning, "--q-mode changes nothing without -q, --q-bits or --q-override");
   }
 
-  void refuse_idle_flags_of_head(const SourceOptions& reading) const {
+  void refuse_idle_flags_of_head(const std::filesystem::path& source, const SourceOptions& reading) const {
+    if (draft_vocabulary_ && open_model_source(source, reading)->facts() == nullptr)
+      throw Error(ErrorKind::usage,
+                  fmt::format("--draft-vocab {} is given, {} is of a family without an MTP head", *draft_vocabulary_,
+                              source.string()),
+                  "leave --draft-vocab out");
     if (reading.mtp != MtpUse::off) return;
     const std::string idle = !mtp_side_car_.empty() ? "--mtp-side-car"
                              : draft_vocabulary_    ? fmt::format("--draft-vocab {}", *draft_vocabulary_)
@@ -207,6 +216,7 @@ class ConvertVerb : public Verb {
 
   static constexpr std::uintmax_t kMostTextBytes = std::uintmax_t{256} << 20;  // its ids are held at once
 
+  CLI::Option* vocabulary_flag_ = nullptr;
   std::optional<std::int64_t> draft_vocabulary_;
   std::string draft_text_;
   std::string source_, mtp_side_car_, target_ = "mlx_model", q_mode_ = "affine", scales_ = "exact";

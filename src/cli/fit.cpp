@@ -27,7 +27,7 @@ class FitVerb : public Verb {
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
     options.reading = reading_.options();
-    drafts_.apply(options, {});
+    drafts_.apply(options, reading_, {});
     prompt_cache_.apply(options);
     options.context_tokens = context_tokens_;
     options.planned_rows = rows_;
@@ -79,7 +79,7 @@ class FitVerb : public Verb {
         speed.machine.f32_gmac_per_s, 100 * kDecodeShare, 100 * kPromptShare);
   }
 
-  static std::string table(const MemoryPlan& plan) {
+  std::string table(const MemoryPlan& plan) const {
     std::string out;
     const auto row = [&](std::string_view name, std::uint64_t bytes) {
       out += fmt::format("{:<10} {:>16}  {}\n", name, bytes, human_bytes(bytes));
@@ -93,7 +93,8 @@ class FitVerb : public Verb {
     for (const auto& [rows, tokens] : plan.max_context_tokens)
       out += fmt::format("largest context for {:>2} row{}: {}\n", rows, rows == 1 ? " " : "s",
                          tokens > 0 ? fmt::format("{} tokens", tokens) : std::string("none fits"));
-    if (plan.parts.contains(MemoryPart::prefix) && plan.context_tokens < plan.max_context_tokens.at(1))
+    if (context_tokens_ == 0 && plan.parts.contains(MemoryPart::prefix) &&
+        plan.context_tokens < plan.max_context_tokens.at(1))
       out += "a --ctx beyond what else is planned takes from prefix\n";
     return out;
   }

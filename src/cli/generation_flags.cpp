@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cli/nearest_name.h"
+#include "cli/option_layers.h"
 #include "cli/option_values.h"
 #include "cli/verb.h"
 
@@ -121,6 +122,7 @@ void GenerationFlags::set(const std::string& name, const std::string& value, con
     option.add_result(value);
     option.run_callback();
     check();
+    named_by_hand(option);
   } catch (...) {
     option.clear();
     for (const std::string& each : given) option.add_result(each);
@@ -165,8 +167,9 @@ SamplingParams GenerationFlags::sampling(const ModelFacts& facts) const {
 
 std::vector<std::string> GenerationFlags::of_drafts() const {
   std::vector<std::string> given;
-  if (values_.spec_rule != "auto") given.push_back("--spec-rule " + values_.spec_rule);
-  if (values_.spec_fixed_depth) given.emplace_back("--spec-fixed-depth");
+  const auto named = [&](const char* name) { return is_named(option_named(name)); };
+  if (values_.spec_rule != "auto" && named("spec-rule")) given.push_back("--spec-rule " + values_.spec_rule);
+  if (values_.spec_fixed_depth && named("spec-fixed-depth")) given.emplace_back("--spec-fixed-depth");
   return given;
 }
 

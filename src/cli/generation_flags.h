@@ -25,7 +25,7 @@ class GenerationFlags {
   // "temp=0.7" of chat's /set: the same names, ranges and messages as the flags. Error (usage), or whatever `check`
   // throws of the new values: then the setting is what it was.
   void set(const std::string& name, const std::string& value, const std::function<void()>& check);
-  // The flags that say how drafts are made, as they were given: "--spec-rule ratio".
+  // The flags that say how drafts are made, as the user named them: "--spec-rule ratio".
   std::vector<std::string> of_drafts() const;
   bool wants_logprobs() const { return values_.logprobs || values_.top_logprobs > 0; }
 

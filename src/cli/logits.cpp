@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "cli/interrupts.h"
+#include "cli/option_layers.h"
 #include "cli/option_values.h"
 #include "cli/reading_flags.h"
 #include "cli/verb.h"
@@ -19,7 +20,9 @@ class LogitsVerb : public Verb {
     verb->add_option("--out", out_, "the safetensors file to write: logits [T,V] f32");
     verb->add_flag("--hidden", hidden_, "write hidden_pre_norm [T,E] f32 too");
     verb->add_option("--precision", precision_, "packed or f32 (packed)");
-    verb->add_flag("--mtp", mtp_, "write mtp1_hidden [T-1,E] and mtp1_logits [T-1,V] f32 of the MTP head too");
+    mtp_flag_ = verb->add_flag("--mtp{on}", head_,
+                               "write mtp1_hidden [T-1,E] and mtp1_logits [T-1,V] f32 of the MTP head too; =PATH: of "
+                               "the one in this directory or file");
     reading_.define_without_mtp(*verb);
     add_whole(*verb, "--prefill-step-size", prefill_step_, "most tokens of one step (512)", kFromOne);
     return verb;
@@ -36,10 +39,13 @@ class LogitsVerb : public Verb {
     LoadOptions options = load_options(global, model_);
     options.precision = precision_from(precision_);
     options.reading = reading_.options();
-    if (options.reading.mtp_hidden && !mtp_)
+    // The other verbs' --mtp says what is read: as a habit of the environment it does not ask for tensors.
+    mtp_ = is_named(*mtp_flag_) && head_ != "off";
+    if (options.reading.mtp_hidden && options.reading.idle == SourceOptions::Idle::refused && !mtp_)
       throw Error(ErrorKind::usage, "--mtp-hidden is given without --mtp, and no head is read",
-                  "say --mtp, or leave --mtp-hidden out");
+                  "say --mtp, or --mtp-hidden auto");
     options.reading.mtp = mtp_ ? MtpUse::on : MtpUse::off;
+    if (mtp_ && head_ != "on" && head_ != "auto") options.reading.mtp_path = head_;
     options.draft_tokens = 0;
     options.max_rows = 1;
     options.head_rows = 64;
@@ -112,8 +118,9 @@ class LogitsVerb : public Verb {
   std::string model_, ids_, out_, precision_ = "packed";
   std::int64_t prefill_step_ = 512;
   bool hidden_ = false, mtp_ = false;
+  std::string head_;  // on, or where it lies
   ReadingFlags reading_;
-  CLI::Option* ids_option_ = nullptr;
+  CLI::Option *ids_option_ = nullptr, *mtp_flag_ = nullptr;
 };
 
 }  // namespace

@@ -79,7 +79,14 @@ bool is_within(const CLI::App& verb, const CLI::App* section) {
   return false;
 }
 
+// Options that a layer below the command line filled.
+std::set<const CLI::Option*>& filled_options() {
+  static std::set<const CLI::Option*> options;
+  return options;
+}
+
 void set_option(CLI::Option& option, const std::vector<std::string>& values, const std::string& origin) {
+  filled_options().insert(&option);
   try {
     for (const std::string& value : values) option.add_result(value);
     if (!values.empty()) option.run_callback();
@@ -108,6 +115,9 @@ void fill(CLI::App& app, const FileValues& file_values, const std::string& file)
 }
 
 }  // namespace
+
+bool is_named(const CLI::Option& option) { return option.count() > 0 && !filled_options().contains(&option); }
+void named_by_hand(const CLI::Option& option) { filled_options().erase(&option); }
 
 std::string environment_name(const std::string& flag) {
   std::string name = "OUTRIDER_";

@@ -20,6 +20,12 @@ FileValues read_config(const CLI::App& program, const CLI::App& verb, const std:
 // Error (usage): a value that does not fit, naming where it came from.
 void apply_option_layers(CLI::App& program, CLI::App& verb, const FileValues& values, const std::string& config);
 
+// Whether the user named this option for this run: on the command line, or by hand since (named_by_hand()). A value of
+// the environment or a file is a habit: where it has nothing to act on it counts for nothing, where a named one is an
+// error. One thread.
+bool is_named(const CLI::Option& option);
+void named_by_hand(const CLI::Option& option);
+
 // "--max-tokens" -> "OUTRIDER_MAX_TOKENS".
 std::string environment_name(const std::string& flag);
 

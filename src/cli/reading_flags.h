@@ -16,11 +16,16 @@ class ReadingFlags {
   void define_without_mtp(CLI::App& verb);
   // Error (usage): --mtp-hidden beside --mtp off.
   SourceOptions options() const;
+  // Whether the user named a head to use: --mtp on or PATH.
+  bool names_head() const;
   // The flags that were given, as words of a command line.
   std::vector<std::string> words() const;
 
  private:
-  std::string layout_, mtp_ = "auto", mtp_hidden_;
+  static constexpr const char* kAuto = "auto";  // as the files say
+
+  CLI::Option *layout_flag_ = nullptr, *mtp_flag_ = nullptr, *hidden_flag_ = nullptr;
+  std::string layout_ = kAuto, mtp_ = kAuto, mtp_hidden_ = kAuto;
 };
 
 }  // namespace outrider

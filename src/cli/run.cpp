@@ -44,7 +44,7 @@ class RunVerb : public Verb {
     options.context_tokens = context_tokens_;
     options.prefill_step_tokens = prefill_step_;
     options.max_rows = 1;
-    drafts_.apply(options, flags_.of_drafts());
+    drafts_.apply(options, reading_, flags_.of_drafts());
     prompt_cache_.apply(options);
     std::vector<std::int32_t> given_ids;
     if (ids_option_->count() > 0) {

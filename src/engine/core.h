@@ -58,7 +58,8 @@ class Core {
   static std::size_t scratch_bytes(const Model& model, const Device& device, const CoreLimits& limits);
   // What the rows need of recurrent state: each the committed slot and that of its step, with logs for their windows.
   static RecurrentCapacity recurrent_capacity(const CoreLimits& limits) {
-    return {.row_slots = 2 * limits.schedule.rows, .log_tokens = limits.speculation.depth};
+    const std::int64_t both = 2 * limits.schedule.rows, depth = limits.speculation.depth;
+    return {.row_slots = both, .row_logs = depth > 0 ? both : 0, .log_tokens = depth};
   }
   const StatePool& state_pool() const { return pool_; }
   const Speculation* speculation() const { return speculation_.get(); }  // null: off

@@ -36,7 +36,7 @@ LoadOptions options_of(LoadOptions options, std::int64_t depth) {
 
 // The ways to read the head of these files, each to be loaded for itself.
 std::vector<SourceOptions> source_readings(const LoadOptions& options) {
-  if (options.reading.mtp_hidden)
+  if (options.reading.mtp_hidden && options.reading.idle == SourceOptions::Idle::refused)
     throw Error(ErrorKind::usage,
                 fmt::format("--mtp-hidden {} is given, and the readings measure both taps",
                             name_of(*options.reading.mtp_hidden)),

@@ -131,12 +131,18 @@ ModelFacts facts_of(const ModelSource& source, const EnginePlan& plan, std::vect
 }
 
 // A text larger than its estimate takes its measure instead, which the budget must hold; the context that was planned
-// stays.
-void raise_text_part(MemoryPlan& plan, std::uint64_t measured) {
+// stays. A share of stored prefixes that nobody named gives way first.
+void raise_text_part(EnginePlan& of, std::uint64_t measured, const LoadOptions& options) {
+  MemoryPlan& plan = of.memory;
   std::uint64_t& planned = plan.parts[MemoryPart::text];
   if (measured <= planned) return;
   plan.planned_bytes += measured - planned;
   planned = measured;
+  if (!plan.fits() && !options.prefix_cache_bytes && of.limits.prefix_bytes > 0) {
+    const std::uint64_t less = std::min(of.limits.prefix_bytes, plan.planned_bytes - plan.budget_bytes);
+    plan.planned_bytes -= less;
+    of.limits.prefix_bytes = plan.parts[MemoryPart::prefix] -= less;
+  }
   if (!plan.fits()) throw over_budget(plan);
 }
 
@@ -171,7 +177,7 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
   impl->times.text_ms = text_loading.finish();
   const std::optional<ModelText>& text = impl->side.text;
   impl->text_charge = MemoryCharge(text ? text->tokenizer.heap_bytes() : 0, MemoryPart::text);
-  raise_text_part(plan.memory, impl->text_charge.bytes());
+  raise_text_part(plan, impl->text_charge.bytes(), options);
 
   const std::int64_t vocab = plan.model.declaration.vocab;
   impl->facts = facts_of(*source, plan, end_tokens_of(*source, text, vocab));

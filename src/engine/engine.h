@@ -49,6 +49,8 @@ struct LoadOptions {
   // Tokens of a draft vocabulary: rows of the target's head, packed once more, that drafts of an MTP head are taken
   // from where that pays. 0: none; absent: by the model (engine/draft_tokens.h).
   std::optional<std::int64_t> draft_vocabulary_tokens;
+  // What drafts or a vocabulary mean that the model leaves nothing to act on: an error, or nothing.
+  enum class IdleDrafts : std::uint8_t { refused, ignored } idle_drafts = IdleDrafts::refused;
   std::function<void(std::string_view stage, double fraction)> progress;  // may be empty
   // Of stored prefixes; 0: none. Absent: a quarter of what the smallest context leaves of the budget. A context of 0
   // leaves room for it, a named one may leave less.

@@ -37,14 +37,15 @@ SpeculationLimits speculation_limits(const LoadOptions& o, const ModelSource& so
   limits.head = has_head ? SpeculationLimits::Head::use : SpeculationLimits::Head::ignore;
   limits.drafts_text = o.text_drafts == TextDrafts::on;
   const bool drafts = has_head || limits.drafts_text;
-  if (!drafts && o.draft_tokens.value_or(0) > 0)
+  const bool refuses = o.idle_drafts == LoadOptions::IdleDrafts::refused;
+  if (refuses && !drafts && o.draft_tokens.value_or(0) > 0)
     throw Error(
         ErrorKind::usage,
         fmt::format("up to {} drafts are asked for, and nothing drafts: --text-drafts is off, and {} has no MTP "
                     "head that is used",
                     *o.draft_tokens, source.path().string()),
         "leave --num-draft-tokens, --spec-rule and --spec-fixed-depth out, or --text-drafts off");
-  if (!has_head && o.draft_vocabulary_tokens.value_or(0) > 0)
+  if (refuses && !has_head && o.draft_vocabulary_tokens.value_or(0) > 0)
     throw Error(ErrorKind::usage,
                 fmt::format("--draft-vocab is {}, and {} has no MTP head that is used", *o.draft_vocabulary_tokens,
                             source.path().string()),
@@ -105,9 +106,7 @@ class Costs {
         {MemoryPart::fixed, kFixedBytes}};
     if (recurrent()) {
       const RecurrentCapacity of_rows = Core::recurrent_capacity(core);
-      parts[MemoryPart::recurrent] =
-          saturating_mul(static_cast<std::uint64_t>(of_rows.row_slots),
-                         RecurrentPool::row_slot_bytes(model_.declaration.recurrent, of_rows.log_tokens));
+      parts[MemoryPart::recurrent] = of_rows.row_bytes(model_.declaration.recurrent);
     }
     if (core.prefix_bytes > 0) parts[MemoryPart::prefix] = core.prefix_bytes;
     return parts;
@@ -228,7 +227,9 @@ Error over_budget(const MemoryPlan& plan) {
           fmt::format("{} bytes are planned for a context of {} tokens and {} row{} ({}), the budget is {}",
                       plan.planned_bytes, plan.context_tokens, plan.rows, plan.rows == 1 ? "" : "s", parts,
                       plan.budget_bytes),
-          largest > 0
+          plan.rows == 1 && largest >= plan.context_tokens
+              ? std::string("name a smaller --ctx, or raise --memory-budget")
+          : largest > 0
               ? fmt::format("the largest context that fits one row is {} tokens; or raise --memory-budget", largest)
               : std::string("raise --memory-budget or take a smaller model")};
 }

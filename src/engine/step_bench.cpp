@@ -58,14 +58,22 @@ StateRow filled_row(StatePool& pool, std::int64_t context) {
 
 // Of every row the state it starts from and what its steps store beside it.
 RecurrentCapacity recurrent_for(std::span<const StepShape> shapes) {
-  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> most;
+  struct OfARow {
+    std::int64_t slots = 0, logs = 0;
+  };
+  std::map<std::pair<std::int64_t, std::int64_t>, OfARow> most;
   RecurrentCapacity capacity;
   for (const StepShape& s : shapes) {
-    std::int64_t& slots = most[{s.rows, s.context}];
-    slots = std::max(slots, 2 + s.tokens / kPromptStepTokens);
-    if (s.head == StepShape::Head::every) capacity.log_tokens = std::max(capacity.log_tokens, s.tokens - 1);
+    OfARow& row = most[{s.rows, s.context}];
+    row.slots = std::max(row.slots, 2 + s.tokens / kPromptStepTokens);
+    if (s.head != StepShape::Head::every || s.tokens == 1) continue;
+    row.logs = 1;
+    capacity.log_tokens = std::max(capacity.log_tokens, s.tokens - 1);
   }
-  for (const auto& [key, of_a_row] : most) capacity.row_slots += key.first * of_a_row;
+  for (const auto& [key, of_a_row] : most) {
+    capacity.row_slots += key.first * of_a_row.slots;
+    capacity.row_logs += key.first * of_a_row.logs;
+  }
   return capacity;
 }
 
@@ -89,9 +97,7 @@ EnginePlan plan_steps(LoadOptions options, std::span<const StepShape> shapes, co
   memory.planned_bytes += kv + probe_bytes() - memory.parts[MemoryPart::kv];
   memory.parts[MemoryPart::kv] = kv;
   if (const RecurrentLayout& recurrent = plan.model.declaration.recurrent; recurrent.layers > 0) {
-    const RecurrentCapacity of_rows = recurrent_for(shapes);
-    const std::uint64_t states =
-        static_cast<std::uint64_t>(of_rows.row_slots) * RecurrentPool::row_slot_bytes(recurrent, of_rows.log_tokens);
+    const std::uint64_t states = recurrent_for(shapes).row_bytes(recurrent);
     memory.planned_bytes += states - memory.parts[MemoryPart::recurrent];
     memory.parts[MemoryPart::recurrent] = states;
   }

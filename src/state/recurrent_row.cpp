@@ -20,7 +20,7 @@ struct RecurrentSlotStore {
         log_tokens(capacity.log_tokens),
         slots(shape.slot_bytes(), MemoryPart::recurrent, {capacity.row_slots, capacity.prefix_slots}),
         logs(shape.log_bytes(std::max<std::int64_t>(capacity.log_tokens, 1)), MemoryPart::recurrent,
-             {capacity.log_tokens > 0 ? capacity.row_slots : 0, 0}) {
+             {capacity.row_logs, 0}) {
     OUTRIDER_CHECK(layout.layers > 0 && layout.key_heads > 0 && layout.value_heads > 0 && layout.key_width > 0 &&
                        layout.value_width > 0 && layout.taps > 0,
                    "{} recurrent layers of {} and {} heads, {} x {}, {} taps", layout.layers, layout.key_heads,
@@ -79,9 +79,6 @@ const RecurrentLayout& RecurrentPool::layout() const { return store_->layout; }
 std::int64_t RecurrentPool::capacity_slots() const { return store_->slots.capacity(); }
 std::int64_t RecurrentPool::used_slots() const { return store_->slots.used(); }
 std::int64_t RecurrentPool::used_logs() const { return store_->logs.used(); }
-std::size_t RecurrentPool::row_slot_bytes(const RecurrentLayout& layout, std::int64_t log_tokens) {
-  return layout.slot_bytes() + layout.log_bytes(log_tokens);
-}
 void RecurrentPool::trim() noexcept {
   store_->slots.trim();
   store_->logs.trim();

@@ -20,12 +20,18 @@ namespace outrider {
 
 struct RecurrentSlotStore;
 
-// What a pool may have: slots of rows, each with a log of up to `log_tokens` tokens where that is not 0, and beyond
-// them slots that entries of a prefix store may keep.
+// What a pool may have: slots and logs of rows, and beyond them slots that entries of a prefix store may keep.
 struct RecurrentCapacity {
   std::int64_t row_slots = 0;
+  std::int64_t row_logs = 0;    // of log_tokens tokens each
   std::int64_t log_tokens = 0;  // a window of one token more is the longest
   std::int64_t prefix_slots = 0;
+
+  // Of the rows' slots and logs.
+  std::uint64_t row_bytes(const RecurrentLayout& layout) const {
+    return static_cast<std::uint64_t>(row_slots) * layout.slot_bytes() +
+           static_cast<std::uint64_t>(row_logs) * layout.log_bytes(log_tokens);
+  }
 };
 
 // Slots and logs of one model: those of rows are charged to MemoryPart::recurrent when first taken, slots beyond them
@@ -43,8 +49,6 @@ class RecurrentPool {
   // Slots and logs that rows hold, a shared one counted once.
   std::int64_t used_slots() const;
   std::int64_t used_logs() const;
-  // Bytes of a row's slot with its log.
-  static std::size_t row_slot_bytes(const RecurrentLayout& layout, std::int64_t log_tokens);
   // Gives the memory of released slots back to the system.
   void trim() noexcept;
 

@@ -22,7 +22,7 @@ class RecurrentRowTest : public testing::Test {
     return row;
   }
   RecurrentLayout layout_ = test_recurrent_layout();
-  RecurrentPool pool_{layout_, {16, 4}};
+  RecurrentPool pool_{layout_, {16, 16, 4}};
 };
 
 TEST_F(RecurrentRowTest, StartsAtTheStateOfZerosWithoutASlot) {
@@ -206,10 +206,14 @@ TEST_F(RecurrentRowTest, AFullPoolRefusesWithNumbersAndLeavesTheRow) {
   EXPECT_TRUE(holds(row, ids_from(1, 5)));
   EXPECT_EQ(refusal(row, 16, {StorePositions::at_end, checkpoints}), "reserved");
   row.release_reserved();
-  RecurrentPool one_log(layout_, {1, 4});
+  RecurrentPool one_log(layout_, {4, 1, 4});
   RecurrentRow window(one_log);
   append_states(window, layout_, ids_from(1, 2), kEvery);
-  EXPECT_EQ(refusal(window, 2, kEvery), "2 more positions need 1 recurrent slots of 176 bytes; 0 of 1 are free");
+  EXPECT_EQ(refusal(window, 2, kEvery),
+            fmt::format("2 more positions need 1 recurrent logs of {} bytes; 0 of 1 are free", layout_.log_bytes(4)));
+  EXPECT_EQ(one_log.used_slots(), 1);
+  EXPECT_EQ(refusal(window, 2, {}), "reserved");
+  window.release_reserved();
 }
 
 TEST_F(RecurrentRowTest, ChargesItsOwnPartOfTheMemoryPlan) {

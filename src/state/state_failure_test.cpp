@@ -67,7 +67,7 @@ class StateFailure : public testing::Test {
   bool holds(const StateRow& row, const RowModel& ids) { return outrider::holds(row, state_layout_, ids); }
 
   StateLayout state_layout_ = {layout_, test_recurrent_layout()};
-  StatePool states_{state_layout_, {64, 0, {64, 59}}};
+  StatePool states_{state_layout_, {64, 0, {64, 64, 59}}};
 };
 
 // Points of one block that the pool has to make: a slab, its memory (small ones come from aligned_alloc) and its list

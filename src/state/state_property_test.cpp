@@ -246,7 +246,7 @@ class Machine {
   }
 
   StateLayout layout_ = {{1, 2, 3, FloatType::f16}, test_recurrent_layout()};
-  StatePool pool_{layout_, {40, 0, {20, 4}}};  // small enough to be full now and then
+  StatePool pool_{layout_, {40, 0, {20, 12, 4}}};  // small enough to be full now and then
   std::vector<Pair> rows_;
   RowGroup<StateRow> group_;
   std::vector<Expected> wants_, begun_;

@@ -29,7 +29,7 @@ class StateRowTest : public testing::Test {
   bool holds(const StateRow& row, const RowModel& ids) { return outrider::holds(row, layout_, ids); }
 
   StateLayout layout_ = {test_layout(), test_recurrent_layout()};
-  StatePool pool_{layout_, {16, 0, {12, 4}}};
+  StatePool pool_{layout_, {16, 0, {12, 12, 4}}};
 };
 
 TEST_F(StateRowTest, KeepsBothPartsInStep) {

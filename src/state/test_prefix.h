@@ -27,7 +27,7 @@ class PrefixRig {
       : kind_(kind),
         layout_{test_layout(), kind == StoreKind::plain ? RecurrentLayout{} : test_recurrent_layout()},
         parts_(parts_of(kind, layout_)),
-        pool_(layout_, {row_blocks, blocks, {row_blocks, 0, checkpoints}}),
+        pool_(layout_, {row_blocks, blocks, {row_blocks, 0, 0, checkpoints}}),
         draft_pool_(draft_layout(), row_blocks, blocks),
         store_(std::make_unique<PrefixStore>(pool_, has_head() ? &draft_pool_ : nullptr, parts_,
                                              PrefixCapacity{blocks, checkpoints})) {}

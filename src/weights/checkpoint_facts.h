@@ -60,6 +60,8 @@ struct SourceOptions {
   std::filesystem::path mtp_path = {};  // a side-car directory or file; empty: the usual places
   std::optional<HiddenTap> mtp_hidden = {};
   std::optional<NormCentre> mtp_norms = {};  // for measuring the readings of an ambiguous head
+  // What a layout or hidden means that the files leave nothing to act on: an error, or nothing.
+  enum class Idle : std::uint8_t { refused, ignored } idle = Idle::refused;
 };
 
 }  // namespace outrider

@@ -172,27 +172,32 @@ bool is_qwen3_5(const json& config) {
   return type != config.end() && (*type == "qwen3_5" || *type == "qwen3_5_text");
 }
 
-RecordedFacts recorded_facts(const fs::path& directory, const std::map<std::string, std::string>& metadata) {
+RecordedFacts recorded_facts(const fs::path& directory, const std::map<std::string, std::string>& metadata,
+                             const SourceOptions& options) {
   const std::string file = (directory / kRecordFile).string();
   const std::map<std::string, std::string> own = read_record_file(directory / kRecordFile);
   RecordedFacts out;
-  const auto read = [&](const char* key, const auto& spellings, auto& into) {
+  enum class Use : std::uint8_t { counts, decided_elsewhere };
+  const auto read = [&](const char* key, const auto& spellings, auto& into, Use use = Use::counts) {
     using T = std::remove_reference_t<decltype(into->value)>;
     for (const auto& [keys, origin] :
          {std::pair(&own, file), std::pair(&metadata, directory.string() + " (metadata)")}) {
       const auto found = keys->find(key);
       if (found == keys->end()) continue;
       const T value = read_spelling(spellings, found->second, origin, key);
-      if (into)
+      if (!into)
+        into = RecordedFacts::Recorded<T>{value, keys == &own ? kRecordFile : "metadata", origin};
+      else if (use == Use::counts)
         warn_if_overruled(file, key, into->value, origin, value);
-      else
-        into = RecordedFacts::Recorded<T>{value, keys == &own ? kRecordFile : "metadata"};
     }
   };
   read(kLayoutKey, kLayouts, out.layout);
   read(kNormsKey, kNorms, out.norms);
-  read(kMtpNormsKey, kNorms, out.mtp_norms);
-  read(kTapKey, kTaps, out.mtp_hidden_tap);
+  const auto of_head = [&](bool decided) {
+    return decided || options.mtp == MtpUse::off ? Use::decided_elsewhere : Use::counts;
+  };
+  read(kMtpNormsKey, kNorms, out.mtp_norms, of_head(options.mtp_norms.has_value()));
+  read(kTapKey, kTaps, out.mtp_hidden_tap, of_head(options.mtp_hidden.has_value()));
   read(kL2EpsKey, kL2Eps, out.l2_eps);
   return out;
 }
@@ -252,7 +257,7 @@ std::optional<T> said_by_head(const HeadEvidence& head, const std::array<Spellin
   const auto found = head.metadata.find(key);
   if (head.place == MtpPlace::trunk || found == head.metadata.end()) return std::nullopt;
   const T value = read_spelling(spellings, found->second, place, key);
-  if (recorded) warn_if_overruled(recorded->origin, key, recorded->value, place, value);
+  if (recorded) warn_if_overruled(recorded->place, key, recorded->value, place, value);
   return value;
 }
 

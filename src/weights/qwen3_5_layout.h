@@ -35,15 +35,17 @@ struct RecordedFacts {
   template <class T>
   struct Recorded {
     T value;
-    std::string origin;
+    std::string origin;  // outrider.json or metadata
+    std::string place;   // the file, or the directory of the files, that say it
   };
   std::optional<Recorded<TrunkLayout>> layout;
   std::optional<Recorded<NormCentre>> norms, mtp_norms;
   std::optional<Recorded<HiddenTap>> mtp_hidden_tap;
   std::optional<Recorded<L2Epsilon>> l2_eps;
 };
-RecordedFacts recorded_facts(const std::filesystem::path& directory,
-                             const std::map<std::string, std::string>& metadata);
+// Of what `options` decide or leave unread no warning is given.
+RecordedFacts recorded_facts(const std::filesystem::path& directory, const std::map<std::string, std::string>& metadata,
+                             const SourceOptions& options);
 
 // One conv1d.weight of a trunk.
 struct ConvShape {
@@ -74,8 +76,8 @@ struct HeadEvidence {
   std::string config_file;                      // its path
 };
 // Fills facts.mtp but for `place`, which is set: what the norms mean (the table of models.md 4.3) or that nothing says,
-// and the tap (4.2). `config`: the trunk's, of the file `config_file`. Warns where outrider.json overrules the metadata
-// of a side-car. Error (data): values that are not accepted.
+// and the tap (4.2). `config`: the trunk's, of the file `config_file`. Warns where what the trunk records overrules
+// the metadata of a side-car. Error (data): values that are not accepted.
 void decide_head(CheckpointFacts& facts, const HeadEvidence& head, const RecordedFacts& recorded,
                  const nlohmann::json& config, const std::string& config_file, const SourceOptions& options);
 

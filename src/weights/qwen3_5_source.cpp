@@ -131,7 +131,7 @@ Qwen35Source::Qwen35Source(std::unique_ptr<SafetensorsModel> trunk, const Source
   const std::string origin = path_.string();
   dims_ = read_delta_net_dims(ConfigReader(config_, (path_ / "config.json").string()));
   const std::map<std::string, std::string>& metadata = trunk_->checkpoint().metadata();
-  const RecordedFacts recorded = recorded_facts(path_, metadata);
+  const RecordedFacts recorded = recorded_facts(path_, metadata, options);
   facts_ = decide_layout(recorded, convolutions(), dims_, metadata, options, origin);
   find_head(recorded, options);
   list_tensors();
@@ -181,14 +181,14 @@ void Qwen35Source::find_head(const RecordedFacts& recorded, const SourceOptions&
       throw file_error(head.place, "the MTP head cannot be used: " + head.detail, kMeasure);
     log(LogLevel::warning, "{}: the MTP head is not used: {} ({})", head.place, head.detail, kMeasure);
   }
-  if (head.state == HeadState::absent && options.mtp_hidden)
+  if (head.state == HeadState::absent && options.mtp_hidden && options.idle == SourceOptions::Idle::refused)
     throw Error(ErrorKind::usage,
                 fmt::format("--mtp-hidden {} is given, {} has no MTP head (looked for {})",
                             name_of(*options.mtp_hidden), origin, head.detail),
-                "give the head with --mtp PATH, or leave --mtp-hidden out");
+                "give the head with --mtp PATH, or say --mtp-hidden auto");
   if (head.state == HeadState::absent && options.mtp == MtpUse::on)
     throw file_error(origin, fmt::format("has no MTP head (looked for {})", head.detail),
-                     "give it with --mtp PATH, or leave --mtp out");
+                     "give it with --mtp PATH (logits: --mtp=PATH), or leave --mtp out");
   if (head.state == HeadState::absent) log(LogLevel::info, "{}: has no MTP head (looked for {})", origin, head.detail);
 }
 

@@ -85,17 +85,18 @@ std::unique_ptr<StoredModel> open_stored_model(const fs::path& path, const GgufI
   auto model = is_directory ? open_safetensors_model(path, options) : open_gguf_model(path, import);
   if (model->facts() != nullptr) return model;
   // Families of one layout and without a head of their own.
-  if (options.layout)
+  const bool refuses = options.idle == SourceOptions::Idle::refused;
+  if (options.layout && refuses)
     throw Error(ErrorKind::usage,
                 fmt::format("--layout {} is given, {} has one layout only", name_of(*options.layout), path.string()),
-                "leave --layout out");
+                "leave --layout out, or say --layout auto");
   if (options.mtp == MtpUse::on)
     throw file_error(path.string(), "is of a family without an MTP head, one was asked for", "leave --mtp out");
-  if (options.mtp_hidden)
+  if (options.mtp_hidden && refuses)
     throw Error(ErrorKind::usage,
                 fmt::format("--mtp-hidden {} is given, {} is of a family without an MTP head",
                             name_of(*options.mtp_hidden), path.string()),
-                "leave --mtp-hidden out");
+                "leave --mtp-hidden out, or say --mtp-hidden auto");
   return model;
 }
 

@@ -101,8 +101,33 @@ run 3 models info "$small" --layout hf; says "the layout hf was asked for"
 run 2 models info "$model" --layout hf; says "has one layout only"
 run 3 run "$model" x --mtp on; says "without an MTP head"
 run 2 models info "$model" --mtp-hidden pre_norm; says "--mtp-hidden pre_norm is given, $model is of a family without an MTP head"
+run 0 models info "$model" --mtp-hidden auto --layout auto
 run 2 models info "$small" --mtp off --mtp-hidden pre_norm; says "--mtp off and --mtp-hidden pre_norm are both given"
-run 2 logits "$small" --ids 5,6 --mtp-hidden pre_norm --out "$work/mtp.safetensors"; says "--mtp-hidden is given without --mtp"
+# A text larger than its estimate takes room that stored prefixes had by default: what fits by the plan loads.
+python3 "$here/make_model.py" "$goldens/mlx_b4_g64" "$work/wordy"
+python3 - "$work/wordy/tokenizer.json" <<'PYTHON'
+import itertools, json, sys
+file = json.load(open(sys.argv[1]))
+words = file["model"]["vocab"]
+for letters in itertools.islice(itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=3), 12000):
+    words["".join(letters)] = len(words)
+json.dump(file, open(sys.argv[1], "w"), separators=(",", ":"))
+PYTHON
+run 0 --json fit "$work/wordy" --ctx 2048 --prompt-cache-bytes 0
+tight=$(($(json 'd["planned_bytes"]') + 700000))
+run 0 --json fit "$work/wordy" --ctx 2048 --memory-budget $tight; json_is 'd["parts"]["prefix_bytes"] > 500000' True
+run 0 chat "$work/wordy" --ctx 2048 --memory-budget $tight
+run 4 chat "$work/wordy" --ctx 2048 --memory-budget $tight --prompt-cache-bytes 560000; says "name a smaller --ctx, or raise --memory-budget"
+# Values of the environment that have nothing to act on count for nothing; named ones are errors.
+OUTRIDER_MTP_HIDDEN=pre_norm OUTRIDER_LAYOUT=hf run 0 models info "$model"
+OUTRIDER_MTP_HIDDEN=pre_norm run 0 models info "$small" --mtp off
+OUTRIDER_DRAFT_VOCAB=300 OUTRIDER_SPEC_RULE=coupled run 0 run "$model" x -m 1 --temp 1 --text-drafts off
+OUTRIDER_TEXT_DRAFTS=on OUTRIDER_SPEC_FIXED_DEPTH=1 OUTRIDER_MTP=on run 0 run "$small" -p x -m 1 --num-draft-tokens 0
+OUTRIDER_DRAFT_VOCAB=0 run 0 convert "$small" --mlx-path "$work/nothing" --dry-run
+OUTRIDER_MTP=on run 0 logits "$small" --ids 5,6 --out "$work/plain.safetensors"
+equal "${out/mtp1/}" "$out" "tensors of a head that nobody asked for"
+run 2 convert "$model" --mlx-path "$work/nothing" --dry-run --draft-vocab 300; says "is of a family without an MTP head"
+run 2 logits "$small" --ids 5,6 --mtp-hidden pre_norm --out "$work/mtp.safetensors"; says "--mtp-hidden is given without --mtp"; says "--mtp-hidden auto"
 run 2 eval perplexity "$small" --data-path "$here/run_tests.sh" --layout mixed; says "--layout"
 run 3 eval perplexity "$small" --data-path "$here/run_tests.sh" --layout hf; says "the layout hf was asked for"
 
@@ -235,6 +260,10 @@ run 0 --json run "$model" x --text-drafts off -m 2; json_is 'd["completion_token
 run 0 --json run "$model" x --mtp off --draft-vocab 0 --num-draft-tokens 0 --spec-rule auto -m 2; json_is 'd["completion_tokens"]' 2
 run 2 convert "$small" "$work/x" --mtp off --draft-vocab 4000; says "--mtp off and --draft-vocab 4000 are both given"
 run 2 convert "$small" "$work/x" --mtp off --mtp-side-car "$work/y"; says "--mtp off and --mtp-side-car are both given"
+run 0 convert "$small" "$work/apart" --mtp-side-car "$work/head" -q
+run 0 convert "$small" "$work/alone" --mtp off
+run 3 logits "$work/alone" --ids 5,6 --mtp --out "$work/mtp.st"; says "has no MTP head"
+run 0 --json logits "$work/alone" --ids 5,6 "--mtp=$work/head" --out "$work/mtp.st"; json_is 'sorted(d["tensors"])' "['logits', 'mtp1_hidden', 'mtp1_logits']"
 # A fault of a side-car names its file, wherever it lies.
 python3 - "$work/mtp.safetensors" <<'PYTHON'
 import json, struct, sys
@@ -249,14 +278,14 @@ run 0 bench decode verify batch prompt --model "$small" -n 1 -c 0,70 -p 64
 run 2 run "$small" x --draft-vocab 100; says "a draft vocabulary of 100 tokens,"
 run 0 fit "$small" --draft-vocab 4000
 printf 'hello there hello there hello' >"$work/counted.txt"
-run 0 --json convert "$model" --mlx-path "$work/ranked" --draft-vocab 97 --draft-vocab-text "$work/counted.txt"
-equal "$(python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(list(d), len(d["ids"]), len(set(d["ids"])))' "$work/ranked/draft_vocabulary.json")" "['ids'] 97 97" "the ranking"
-run 2 convert "$model" --mlx-path "$work/x" --draft-vocab 20; says "a draft vocabulary of 20 tokens,"
+run 0 --json convert "$small" --mlx-path "$work/ranked" --draft-vocab 300 --draft-vocab-text "$work/counted.txt"
+equal "$(python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(list(d), len(d["ids"]), len(set(d["ids"])))' "$work/ranked/draft_vocabulary.json")" "['ids'] 300 300" "the ranking"
+run 2 convert "$small" --mlx-path "$work/x" --draft-vocab 20; says "a draft vocabulary of 20 tokens,"
 run 0 convert "$work/ranked" --mlx-path "$work/again"
 cmp -s "$work/ranked/draft_vocabulary.json" "$work/again/draft_vocabulary.json" || failed "convert loses draft_vocabulary.json"
-run 2 convert "$model" --mlx-path "$work/x" --draft-vocab-text "$work/counted.txt"; says "without --draft-vocab"
-run 2 convert "$model" --mlx-path "$work/x" --draft-vocab 100000; says "the tokenizer has"
-run 3 convert "$model" --mlx-path "$work/x" --draft-vocab 97 --draft-vocab-text "$work/none.txt"
+run 2 convert "$small" --mlx-path "$work/x" --draft-vocab-text "$work/counted.txt"; says "without --draft-vocab"
+run 2 convert "$small" --mlx-path "$work/x" --draft-vocab 100000; says "the tokenizer has"
+run 3 convert "$small" --mlx-path "$work/x" --draft-vocab 300 --draft-vocab-text "$work/none.txt"
 
 run 0 --json run "$model" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["prompt_tokens"]' 3
 run 0 --json run "$goldens/mlx_b4_g64" --ids 1,5,9 -m 4 --ignore-eos; json_is 'd["text"], len(d["ids"])' "('', 4)"
@@ -443,7 +472,7 @@ run 2 bench mtp --rows -1; says '--rows names "-1"'
 run 2 bench mtp --ways 0; says '--ways names "0"'
 run 2 bench mtp --depth 0; says '"0" is not a whole number from 1 to 8'
 run 2 bench mtp -n 0; says '"0" is not a whole number from 1 to 1000'
-for flag in "--rows 1" "--acceptance 0.5" "--ways off" "--draft-vocab 4000" "-n 2"; do
+for flag in "--rows 1" "--acceptance 0.5" "--ways off" "--draft-vocab 4000"; do
   run 2 bench mtp --readings $flag; says "--readings and --"; says "are both given, and the latter has nothing to act on"
 done
 run 2 bench mtp --readings --mtp-hidden pre_norm; says "--mtp-hidden pre_norm is given, and the readings measure both taps"
