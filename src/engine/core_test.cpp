@@ -334,9 +334,7 @@ TEST(Core, AFaultInAWindowEndsTheRowOnlyIfTheRowGetsThere) {
   const Request request = request_of(30, 12, 81);
   const std::vector<std::int32_t> alone = solo(30, 12, 81);
   const auto answer = [&](std::int32_t fault, std::int64_t depth) {
-    CoreLimits limits = core_limits();
-    limits.speculation.depth = depth;
-    limits.speculation.depths = DraftDepths::fixed;
+    const CoreLimits limits = drafting(core_limits(), depth);
     ScriptedModel model;
     model.fault_token = fault;
     Core core({&model, &cpu(), nullptr, std::make_unique<BitsChooser>(), {}, std::make_unique<OneTokenDrafter>(fault)},
@@ -367,9 +365,7 @@ TEST(Core, AFaultInAWindowEndsTheRowOnlyIfTheRowGetsThere) {
 
 TEST(Core, CountsNoClampsOfDraftsThatDoNotStand) {
   const auto clamps = [](std::int64_t depth) {
-    CoreLimits limits = core_limits();
-    limits.speculation.depth = depth;
-    limits.speculation.depths = DraftDepths::fixed;
+    const CoreLimits limits = drafting(core_limits(), depth);
     ScriptedModel model;
     model.clamps_per_token = 3;
     const std::int32_t often = solo(20, 30, 82)[5];  // right at least once, wrong elsewhere

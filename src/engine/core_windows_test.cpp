@@ -46,14 +46,8 @@ struct Rig {
               std::make_unique<Sampler>(kVocab, kVocab, std::vector<std::int32_t>{}),
               {kEnd},
               std::make_unique<AnswerDrafter>(std::move(drafts), dice)},
-             limits(depth)) {
+             drafting(core_limits(), depth)) {
     set_log(LogLevel::off, LogFormat::text);
-  }
-  static CoreLimits limits(std::int64_t depth) {
-    CoreLimits limits = core_limits();
-    limits.speculation.depth = depth;
-    limits.speculation.depths = DraftDepths::fixed;
-    return limits;
   }
   bool step() {
     return core.step([&](const Event& event) { collect(answers, event); });

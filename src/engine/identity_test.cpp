@@ -110,12 +110,6 @@ Request request_of(std::int64_t prompt_tokens, std::int64_t max_tokens, std::uin
   return request;
 }
 
-CoreLimits drafting(CoreLimits limits, std::int64_t depth) {
-  limits.speculation.depth = depth;
-  limits.speculation.depths = DraftDepths::fixed;
-  return limits;
-}
-
 std::vector<std::int32_t> solo(Graph& graph, const Request& request) {
   Rig rig(graph, core_limits(1, 4096, 128, 2048));
   const RequestId id = rig.submit(request);

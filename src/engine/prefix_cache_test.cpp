@@ -324,12 +324,6 @@ class PrefixIdentity : public testing::TestWithParam<const char*> {
   };
 };
 
-CoreLimits drafting(CoreLimits limits, std::int64_t depth) {
-  limits.speculation.depth = depth;
-  limits.speculation.depths = DraftDepths::fixed;
-  return limits;
-}
-
 // 379 tokens of prompt and answer are processed before the next turn asks.
 const Positions kAllCached = {0, 256, 320, 128};
 

@@ -55,9 +55,7 @@ struct Rig {
     set_log(LogLevel::off, LogFormat::text);
   }
   static CoreLimits limits(std::int64_t depth) {
-    CoreLimits limits = core_limits();
-    limits.speculation.depth = depth;
-    limits.speculation.depths = DraftDepths::fixed;
+    CoreLimits limits = drafting(core_limits(), depth);
     limits.speculation.drafts_text = false;
     return limits;
   }

@@ -198,5 +198,11 @@ inline CoreLimits core_limits(std::int64_t rows = 8, std::int64_t prefill = 512,
   limits.context_tokens = context;
   return limits;
 }
+// The same with drafts, always as deep as `depth` allows.
+inline CoreLimits drafting(CoreLimits limits, std::int64_t depth) {
+  limits.speculation.depth = depth;
+  limits.speculation.depths = DraftDepths::fixed;
+  return limits;
+}
 
 }  // namespace outrider
